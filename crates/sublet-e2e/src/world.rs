@@ -375,9 +375,10 @@ impl World {
     /// The API server refuses it.
     pub fn annotate_node_as_agent(&self, node: &str, key: &str, text: &str) -> Result<()> {
         let patch = serde_json::json!({ "metadata": { "annotations": { key: text } } }).to_string();
-        let agent = deployed::account("sublet-agent").name;
-        let args = ["patch", "node", node, "--type=merge", "-p", &patch];
-        self.cluster.kubectl_as(&agent, &args).map(drop)
+        let agent = deployed::as_agent_of(node);
+        let mut args = vec!["patch", "node", node, "--type=merge", "-p", &patch];
+        args.extend(agent.iter().map(String::as_str));
+        self.cluster.kubectl(&args).map(drop)
     }
 
     /// Reports cards of that memory (MiB) on a node that only exists on paper, as its agent would.
@@ -395,20 +396,19 @@ impl World {
         self.annotate_node_as_agent(node, "sublet.dev/inventory", &inventory.to_string())
     }
 
-    /// Sets annotations of a pod. As the agent's account it sends only the patch.
+    /// Sets annotations of a pod. As the agent of its node it sends only the patch.
     ///
     /// # Errors
     /// The API server refused the patch.
     pub fn annotate_as_agent(&self, pod: &str, annotations: &[(&str, &str)]) -> Result<()> {
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        let uid = self.get(&["pod", pod])?["metadata"]["uid"].clone();
-        let uid = PodUid::new(uid.as_str().unwrap_or_default())?;
+        let object = self.get(&["pod", pod])?;
+        let uid = PodUid::new(object["metadata"]["uid"].as_str().unwrap_or_default())?;
+        let node = object["spec"]["nodeName"].as_str().context("not bound")?;
         let key = PodKey::new("default", pod)?;
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let annotations: BTreeMap<String, String> = annotations.iter().map(own).collect();
-        let kubeconfig = self
-            .cluster
-            .kubeconfig(&deployed::account("sublet-agent").name)?;
+        let kubeconfig = deployed::agent_kubeconfig(&self.cluster, node)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

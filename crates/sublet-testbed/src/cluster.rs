@@ -235,6 +235,15 @@ impl Cluster {
         write_kubeconfig(&self.dir, &self.pki, self.ports, user)
     }
 
+    /// A kubeconfig file with a token that the API server has issued.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn kubeconfig_of_token(&self, name: &str, token: &str) -> Result<PathBuf> {
+        let text = self.pki.kubeconfig_of_token(&self.server(), token);
+        write_private(&self.dir, &format!("{name}.kubeconfig"), &text)
+    }
+
     /// The authority that signed the API server's certificate, as a PEM file.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
@@ -254,42 +263,6 @@ impl Cluster {
     #[must_use]
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("audit.log")
-    }
-
-    /// Runs kubectl as admin; returns what it printed.
-    ///
-    /// # Errors
-    /// When kubectl fails: the error has what it printed.
-    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        self.kubectl.run(args, None)
-    }
-
-    /// Runs kubectl as another user of this cluster.
-    ///
-    /// # Errors
-    /// When there is no such user, or kubectl fails.
-    pub fn kubectl_as(&self, user: &str, args: &[&str]) -> Result<String> {
-        Kubectl {
-            kubeconfig: self.kubeconfig(user)?,
-            ..self.kubectl.clone()
-        }
-        .run(args, None)
-    }
-
-    /// `kubectl apply --filename -` as admin.
-    ///
-    /// # Errors
-    /// When the API server refuses the objects.
-    pub fn apply(&self, yaml: &str) -> Result<String> {
-        self.kubectl_with_input(&["apply", "--filename", "-"], yaml)
-    }
-
-    /// Runs kubectl as admin with this standard input.
-    ///
-    /// # Errors
-    /// When kubectl fails: the error has what it printed.
-    pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
-        self.kubectl.run(args, Some(input))
     }
 
     /// Waits until the API server serves these definitions, named as for `kubectl wait`. That ends at
@@ -482,9 +455,17 @@ fn server(ports: Ports) -> String {
 }
 
 fn write_kubeconfig(dir: &Path, pki: &Pki, ports: Ports, user: &str) -> Result<PathBuf> {
-    let path = dir.join(format!("{}.kubeconfig", user.replace(':', ".")));
     let text = pki.kubeconfig(&server(ports), user)?;
-    // Ours alone to read, and never seen half: another thread may use it.
+    write_private(
+        dir,
+        &format!("{}.kubeconfig", user.replace(':', ".")),
+        &text,
+    )
+}
+
+/// Writes a file that is ours alone to read, and never seen half: another thread may use it.
+fn write_private(dir: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = dir.join(name);
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;
     file.persist(&path)

@@ -6,7 +6,7 @@
 //! run beside the cluster, not in it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -71,6 +71,37 @@ pub fn accounts() -> Vec<User> {
     ]
     .map(account)
     .into()
+}
+
+/// Arguments with which the administrator's kubectl acts as the agent of a node: the API server takes
+/// whoever has the token of that node's agent for this user.
+#[must_use]
+pub fn as_agent_of(node: &str) -> [String; 4] {
+    let User { name, .. } = account("sublet-agent");
+    [
+        format!("--as={name}"),
+        "--as-group=system:serviceaccounts".to_owned(),
+        "--as-group=system:authenticated".to_owned(),
+        format!("--as-user-extra=authentication.kubernetes.io/node-name={node}"),
+    ]
+}
+
+/// A kubeconfig with a token of the agent that is good for this node, which must be there. The API
+/// server issues it for the node itself: a pod on the node, as in a cluster, kubelet would run.
+///
+/// # Errors
+/// When the API server issues none.
+pub fn agent_kubeconfig(cluster: &Cluster, node: &str) -> Result<PathBuf> {
+    let token = cluster.kubectl(&[
+        "create",
+        "token",
+        "sublet-agent",
+        &format!("--namespace={NAMESPACE}"),
+        "--bound-object-kind=Node",
+        &format!("--bound-object-name={node}"),
+        "--duration=24h",
+    ])?;
+    cluster.kubeconfig_of_token(&format!("sublet-agent.{node}"), token.trim())
 }
 
 /// Applies accounts, rights and policies to a cluster.
@@ -249,7 +280,7 @@ pub fn start_agent(
         .args(["agent", "--node-name", &node.name()])
         .args(["--health-listen", &format!("127.0.0.1:{health}")])
         .arg("--kubeconfig")
-        .arg(cluster.kubeconfig(&account("sublet-agent").name)?)
+        .arg(agent_kubeconfig(cluster, &node.name())?)
         .arg("--inventory")
         .arg(inventory)
         .arg("--device-plugin-dir")

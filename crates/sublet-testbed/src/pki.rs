@@ -65,7 +65,12 @@ impl Pki {
                     known.join(", ")
                 )
             })?;
-        Ok(format!(
+        Ok(self.kubeconfig_of_token(server, token))
+    }
+
+    /// The same with any token.
+    pub(crate) fn kubeconfig_of_token(&self, server: &str, token: &str) -> String {
+        format!(
             r#"apiVersion: v1
 kind: Config
 current-context: default
@@ -74,7 +79,7 @@ users: [{{name: default, user: {{token: "{token}"}}}}]
 contexts: [{{name: default, context: {{cluster: default, user: default}}}}]
 "#,
             ca = self.path("authority.crt").display()
-        ))
+        )
     }
 }
 

@@ -3,8 +3,10 @@
 
 mod stolen;
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use sublet_e2e::{Placed, World, eventually, yaml};
 use sublet_testbed::{deployed, kwok_node};
 
@@ -22,6 +24,62 @@ fn refused(outcome: Result<String>) -> Result<String> {
         Ok(text) => bail!("was accepted: {text}"),
         Err(error) => Ok(format!("{error:#}")),
     }
+}
+
+/// Patches an object as whoever has this kubeconfig, without reading it first as kubectl would: our
+/// accounts have no right to. `object`: API version, kind, name with its namespace, subresource. A
+/// list is a JSON patch; all else is merged. Returns what the API server makes of it, for good or as if.
+fn patched(
+    world: &World,
+    kubeconfig: &Path,
+    object: &str,
+    change: &Value,
+    as_if: bool,
+) -> Result<String> {
+    let mut words = object.split(' ');
+    let mut word = || words.next().unwrap_or_default();
+    let (version, kind, place) = (word(), word(), word());
+    let (namespace, name) = place.split_once('/').unwrap_or(("", place));
+    let file = json!({
+        "apiVersion": version, "kind": kind, "metadata": { "name": name, "namespace": namespace },
+    });
+    let text = change.to_string();
+    let mut args = vec!["patch", "--filename=-", "--output=json", "--patch", &text];
+    // Strategic patches are of Kubernetes' own kinds.
+    args.push(match change.is_array() {
+        true => "--type=json",
+        false if version.contains(".x-k8s.io") || version.contains(".sigs.k8s.io") => {
+            "--type=merge"
+        }
+        false => "--type=strategic",
+    });
+    if word() == "status" {
+        args.push("--subresource=status");
+    }
+    if as_if {
+        args.push("--dry-run=server");
+    }
+    let cluster = &world.cluster;
+    cluster.kubectl_by(kubeconfig, &args, Some(&file.to_string()))
+}
+
+/// One attempt: how it is called, the object as for [`patched`], the change, what the refusal says.
+type Attack = (&'static str, &'static str, Value, &'static str);
+
+/// Each of these is refused for that reason.
+fn all_refused(world: &World, kubeconfig: &Path, attacks: &[Attack]) -> Result<()> {
+    // The policies take effect within a second or so of being applied.
+    eventually(|| {
+        let mut through = Vec::new();
+        for (attack, object, change, why) in attacks {
+            match patched(world, kubeconfig, object, change, true) {
+                Ok(_) => through.push(*attack),
+                Err(error) => ensure!(format!("{error:#}").contains(why), "{attack}: {error:#}"),
+            }
+        }
+        ensure!(through.is_empty(), "these went through: {through:#?}");
+        Ok(())
+    })
 }
 
 #[test]
@@ -82,14 +140,8 @@ fn a_node_with_a_thousand_cards_and_one_whose_inventory_is_garbage() -> Result<(
     world
         .cluster
         .apply(&(kwok_node("big", &[], &amounts) + &kwok_node("odd", &[], &amounts)))?;
-    let agent = deployed::account("sublet-agent").name;
     let inventory = json!({ "version": 1, "gpus": "many" }).to_string();
-    let patch = json!({ "metadata": { "annotations": { "sublet.dev/inventory": inventory } } });
-    let patch = patch.to_string();
-    world.cluster.kubectl_as(
-        &agent,
-        &["patch", "node", "odd", "--type=merge", "-p", &patch],
-    )?;
+    world.annotate_node_as_agent("odd", "sublet.dev/inventory", &inventory)?;
     let there = yaml::Pod {
         node: "odd",
         ..pod("odd", &["aliyun.com/gpu-mem: 1"])
@@ -231,7 +283,7 @@ fn nobody_forges_a_result() -> Result<()> {
     eventually(|| cluster.apply(&early))?;
     deployed::apply(
         cluster,
-        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")),
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")),
     )?;
     eventually(|| {
         let args = ["create", "--dry-run=server", "-f", "-"];

@@ -270,8 +270,9 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
 
         let flavor = "apiVersion: sublet.dev/v1alpha1\nkind: GpuFlavor\nmetadata: {name: half}\nspec: {memoryPercent: 50}\n";
         site.cluster.apply(flavor)?;
-        let agent = format!("--as={}", deployed::account("sublet-agent").name);
-        site.cluster.kubectl(&["annotate", "node", "gpu", "sublet.dev/inventory=x", &agent])?;
+        let [user, _, _, node] = deployed::as_agent_of("gpu");
+        let annotated = ["annotate", "node", "gpu", "sublet.dev/inventory=x"];
+        site.cluster.kubectl(&[&annotated[..], &[&user, &node]].concat())?;
 
         let text = site.sublet(&["uninstall"])?;
         let kept = "CustomResourceDefinition gpuflavors.sublet.dev: kept, because 1 of its objects";

@@ -56,7 +56,7 @@ impl PaperNode {
             .args(["agent", "--node-name", "n1"])
             .args(["--health-listen", &format!("127.0.0.1:{}", free_port()?)])
             .arg("--kubeconfig")
-            .arg(cluster.kubeconfig(&deployed::account("sublet-agent").name)?)
+            .arg(deployed::agent_kubeconfig(cluster, "n1")?)
             .arg("--inventory")
             .arg(dir.join("gpus.yaml"))
             .arg("--device-plugin-dir")
@@ -214,8 +214,7 @@ fn what_was_written_in_between_is_not_lost() -> Result<()> {
     };
     world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let kubeconfig = deployed::account("sublet-agent").name;
-    let kubeconfig = world.cluster.kubeconfig(&kubeconfig)?;
+    let kubeconfig = deployed::agent_kubeconfig(&world.cluster, "n1")?;
     let node = NodeName::new("n1")?;
     let ours = BTreeMap::from([(REGISTER.to_owned(), Some("ours".to_owned()))]);
     let version = |world: &World| -> Result<String> {
@@ -375,17 +374,16 @@ fn koordinator_s_device_is_kept_true_until_koordlet_has_it() -> Result<()> {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
         "metadata": {"name": "n2"}, "spec": {},
     });
-    let args = [
-        "create",
-        "--filename=-",
-        "--as=system:serviceaccount:sublet-system:sublet-agent",
-        "--as-user-extra=authentication.kubernetes.io/node-name=n1",
-    ];
-    let refused = cluster.kubectl_with_input(&args, &other.to_string());
-    let refused = refused.unwrap_err().to_string();
-    assert!(
-        refused.contains("this agent belongs to node n1"),
-        "{refused}"
-    );
+    let agent = deployed::as_agent_of("n1");
+    let agent: Vec<&str> = agent.iter().map(String::as_str).collect();
+    let is_refused = |object: &Value, agent: &[&str], why: &str| {
+        let args = [&["create", "--filename=-"], agent].concat();
+        let refused = cluster.kubectl_with_input(&args, &object.to_string());
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    };
+    is_refused(&other, &agent, "this agent belongs to node n1");
+    // Of no node is a token that was not issued to a pod.
+    is_refused(&other, &agent[..3], "this token names no node");
     Ok(())
 }

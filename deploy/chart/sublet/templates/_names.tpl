@@ -46,3 +46,37 @@ first.
 {{- define "sublet.probeHost" -}}
 {{- if not (has .Values.listen (list "0.0.0.0" "::")) }}, host: {{ quote .Values.listen }}{{ end }}
 {{- end }}
+
+{{- /* Variables and a validation of policies that hold somebody to a few fields. `parts` has, for each
+part of the object, what it was, what it is to be, and the fields of it that may differ. All others
+may not, whatever Kubernetes calls them; so what a later version adds is refused as well. */ -}}
+{{- define "sublet.changed" -}}
+# The fields that would be others and may not.
+- name: changed
+  expression: >-
+    variables.parts.map(part,
+    (part[0].filter(field, !(field in part[2]) && part[0][?field] != part[1][?field])
+    + part[1].filter(field, !(field in part[2]) && !(field in part[0]))).join(', '))
+    .filter(fields, fields != '')
+{{- end }}
+
+{{- define "sublet.kept" -}}
+{{- /* What the API server itself writes with each change. */ -}}
+['annotations', 'managedFields', 'resourceVersion', 'generation']
+{{- end }}
+
+{{- define "sublet.byTheAgent" -}}
+matchConditions:
+- name: by-the-agent
+  expression: "request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:sublet-agent'"
+{{- end }}
+
+{{- define "sublet.byTheController" -}}
+matchConditions:
+- name: by-the-controller
+  expression: "request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:sublet-controller'"
+{{- end }}
+
+{{- define "sublet.systemNamespaces" -}}
+['kube-system', 'kube-public', 'kube-node-lease', '{{ .Release.Namespace }}']
+{{- end }}

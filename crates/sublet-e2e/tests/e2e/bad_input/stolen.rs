@@ -3,74 +3,203 @@
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sublet_e2e::{World, eventually, yaml};
+use sublet_e2e::{World, yaml};
+use sublet_testbed::deployed;
 
-use super::{pod, refused};
-
-/// Whom the API server takes the holder of such a token for.
-const AGENT_OF_N1: [&str; 4] = [
-    "--as=system:serviceaccount:sublet-system:sublet-agent",
-    "--as-group=system:serviceaccounts",
-    "--as-group=system:authenticated",
-    "--as-user-extra=authentication.kubernetes.io/node-name=n1",
-];
+use super::{Attack, all_refused, patched, pod, refused};
 
 const OWN_FIELDS: &str = "writes to pods only the annotations that say they are assigned";
 /// Two policies refuse these, and either may be the first.
 const RESULTS: &str = "annotations";
 const OWN_NODE: &str = "this agent belongs to node n1";
-const OWN_KEYS: &str = "writes to a node's metadata only annotations under sublet.dev/";
-const OWN_AMOUNTS: &str = "writes to a node's status only the amounts of GPU resources";
+const OWN_PART: &str = "writes to a node only annotations under sublet.dev/";
+const NO_NODE: &str = "this token names no node";
 
-/// Patches an object, `pod/own` or `node/n1/status`, without reading it first as kubectl would:
-/// the agent has no right to.
-fn patch(world: &World, object: &str, patch: &Value, more: &[&str]) -> Result<String> {
-    let mut parts = object.split('/');
-    let (kind, name) = (parts.next(), parts.next());
-    let file = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
-    let patch = patch.to_string();
-    let mut args = vec!["patch", "-f", "-", "-p", &patch];
-    args.extend(parts.next().map(|_| "--subresource=status"));
-    args.extend(AGENT_OF_N1);
-    args.extend(more);
-    world.cluster.kubectl_with_input(&args, &file.to_string())
+/// The token of an agent that runs on n1, as the API server makes it for the agent's pod.
+fn token_of_a_pod(world: &World) -> Result<PathBuf> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "agent-n1", "namespace": "sublet-system" },
+        "spec": {
+            "serviceAccountName": "sublet-agent", "automountServiceAccountToken": false,
+            "nodeName": "n1", "containers": [{ "name": "agent", "image": "sublet" }],
+        },
+    });
+    world.cluster.apply(&pod.to_string())?;
+    let bound = ["--bound-object-kind=Pod", "--bound-object-name=agent-n1"];
+    let create = [
+        "create",
+        "token",
+        "sublet-agent",
+        "--namespace=sublet-system",
+    ];
+    let token = world.cluster.kubectl(&[&create[..], &bound].concat())?;
+    world.cluster.kubeconfig_of_token("stolen", token.trim())
 }
 
 fn annotation(key: &str) -> Value {
     json!({ "metadata": { "annotations": { key: "[]" } } })
 }
 
-/// What no agent does, and what the refusal says.
-fn tries() -> Vec<(&'static str, Value, &'static str)> {
+/// What no agent does.
+fn tries() -> Vec<Attack> {
     let image = json!({ "spec": { "containers": [{ "name": "c0", "image": "evil" }] } });
     let taint = json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } });
     let label = json!({ "metadata": { "labels": { "role": "control" } } });
     let stays = json!({ "metadata": { "finalizers": ["example.org/stay"] } });
     let cpu = json!({ "status": { "capacity": { "cpu": "999" } } });
+    let soon = json!({ "spec": { "activeDeadlineSeconds": 1 } });
+    let note = || annotation("example.org/note");
+    let (own, other) = ("v1 Pod default/own", "v1 Pod default/other");
+    let (node, status) = ("v1 Node n1", "v1 Node n1 status");
     vec![
-        ("Pod/own", label.clone(), OWN_FIELDS),
-        ("Pod/own", image, OWN_FIELDS),
-        ("Pod/own", stays, OWN_FIELDS),
-        ("Pod/own", annotation("example.org/note"), OWN_FIELDS),
-        ("Pod/own", annotation("sublet.dev/allocation"), RESULTS),
-        ("Pod/own", annotation("ALIYUN_COM_GPU_MEM_IDX"), RESULTS),
-        ("Pod/other", annotation("sublet.dev/assigned"), OWN_NODE),
-        ("Node/n1", label, OWN_KEYS),
-        ("Node/n1", taint, OWN_KEYS),
-        ("Node/n1", annotation("example.org/note"), OWN_KEYS),
-        ("Node/n1/status", cpu, OWN_AMOUNTS),
-        ("Node/n2", annotation("sublet.dev/inventory"), OWN_NODE),
-        ("Node/n2/status", cards(), OWN_NODE),
+        (
+            "moves a pod to another Service",
+            own,
+            label.clone(),
+            OWN_FIELDS,
+        ),
+        ("runs its own image", own, image, OWN_FIELDS),
+        ("keeps a pod for ever", own, stays.clone(), OWN_FIELDS),
+        ("writes what others read of a pod", own, note(), OWN_FIELDS),
+        ("ends a pod", own, soon, OWN_FIELDS),
+        (
+            "gives a pod cards",
+            own,
+            annotation("sublet.dev/allocation"),
+            RESULTS,
+        ),
+        (
+            "gives it others",
+            own,
+            annotation("ALIYUN_COM_GPU_MEM_IDX"),
+            RESULTS,
+        ),
+        (
+            "marks pods elsewhere",
+            other,
+            annotation("sublet.dev/assigned"),
+            OWN_NODE,
+        ),
+        ("draws pods by a label", node, label.clone(), OWN_PART),
+        ("keeps the node for ever", node, stays, OWN_PART),
+        ("drives pods off", node, taint, OWN_PART),
+        (
+            "writes what others read of the node",
+            node,
+            note(),
+            OWN_PART,
+        ),
+        (
+            "draws pods by a label of the status",
+            status,
+            label,
+            OWN_PART,
+        ),
+        ("draws pods by CPUs", status, cpu, OWN_PART),
+        (
+            "invents cards elsewhere",
+            "v1 Node n2",
+            annotation("sublet.dev/inventory"),
+            OWN_NODE,
+        ),
+        (
+            "draws pods elsewhere",
+            "v1 Node n2 status",
+            cards(),
+            OWN_NODE,
+        ),
     ]
+}
+
+/// Something else for each field of a node's status that is not the agent's. With another port in
+/// `daemonEndpoints`, whoever listens there gets what users type into `kubectl exec` on that node.
+fn status_tries() -> Value {
+    json!({
+        "addresses": [{ "type": "InternalIP", "address": "10.9.9.9" }],
+        "conditions": [{ "type": "Ready", "status": "False" }],
+        "config": { "error": "none" },
+        "daemonEndpoints": { "kubeletEndpoint": { "Port": 666 } },
+        "declaredFeatures": ["Example"],
+        "features": { "supplementalGroupsPolicy": true },
+        "images": [{ "names": ["sublet.test/evil:1"], "sizeBytes": 1 }],
+        "nodeInfo": { "kernelVersion": "0" },
+        "phase": "Terminated",
+        "runtimeHandlers": [{ "name": "evil" }],
+        "volumesAttached": [{ "name": "kubernetes.io/nfs/a", "devicePath": "/dev/a" }],
+        "volumesInUse": ["kubernetes.io/nfs/a"],
+    })
+}
+
+/// Of a status, there is a try for each field that the API server knows; each is refused, or does
+/// nothing, because the API server drops the field.
+fn nothing_else_of_the_status_is_the_agent_s(world: &World, token: &Path) -> Result<()> {
+    let schemas = world
+        .cluster
+        .kubectl(&["get", "--raw", "/openapi/v3/api/v1"])?;
+    let schemas: Value = serde_json::from_str(&schemas)?;
+    let schema = &schemas["components"]["schemas"]["io.k8s.api.core.v1.NodeStatus"];
+    let known = schema["properties"].as_object().context("no properties")?;
+    let tries = status_tries();
+    let (mut refusals, mut through) = (0, Vec::new());
+    for field in known.keys() {
+        if ["allocatable", "capacity"].contains(&field.as_str()) {
+            continue;
+        }
+        let other = tries.get(field);
+        let other = other.with_context(|| format!("nobody tries status.{field}: add it"))?;
+        let change = json!({ "status": { field: other } });
+        let before = world.get(&["node", "n1"])?["status"][field].clone();
+        match patched(world, token, "v1 Node n1 status", &change, true) {
+            Ok(after) => {
+                let after: Value = serde_json::from_str(&after)?;
+                if after["status"][field] != before {
+                    through.push(field);
+                }
+            }
+            Err(error) => {
+                let why = format!("{OWN_PART}, ");
+                let error = format!("{error:#}");
+                let named = error.ends_with(&format!("this would change {field}"));
+                ensure!(error.contains(&why) && named, "{field}: {error}");
+                refusals += 1;
+            }
+        }
+    }
+    ensure!(through.is_empty(), "these were changed: {through:?}");
+    ensure!(refusals >= 8, "only {refusals} fields are refused");
+    Ok(())
 }
 
 fn cards() -> Value {
     json!({ "status": { "capacity": { "aliyun.com/gpu-count": "9" } } })
+}
+
+/// What the agent itself does.
+fn own() -> [(&'static str, Value); 3] {
+    [
+        ("v1 Pod default/own", annotation("sublet.dev/assigned")),
+        ("v1 Node n1", annotation("sublet.dev/inventory")),
+        ("v1 Node n1 status", cards()),
+    ]
+}
+
+/// Tells something of an object, as the holder of the token.
+fn tell(world: &World, token: &Path, namespace: &str, kind: &str, name: &str) -> Result<String> {
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": { "name": "told", "namespace": namespace },
+        "involvedObject": { "kind": kind, "name": name, "namespace": "" },
+    });
+    let args = ["create", "--dry-run=server", "--filename=-"];
+    world
+        .cluster
+        .kubectl_by(token, &args, Some(&event.to_string()))
 }
 
 #[test]
@@ -87,15 +216,10 @@ fn a_stolen_agent_token_is_good_for_its_own_node_s_gpus_and_nothing_else() -> Re
     cluster.apply(&(on("own", "n1").yaml() + &on("other", "n2").yaml()))?;
     world.until_placed("own")?;
     world.until_placed("other")?;
+    let token = token_of_a_pod(&world)?;
 
-    for (object, change, why) in tries() {
-        // The policies take effect within a second or so of being applied.
-        eventually(|| {
-            let error = refused(patch(&world, object, &change, &["--dry-run=server"]))?;
-            ensure!(error.contains(why), "{object} {change}: {error}");
-            Ok(())
-        })?;
-    }
+    all_refused(&world, &token, &tries())?;
+    nothing_else_of_the_status_is_the_agent_s(&world, &token)?;
     let pods = "/api/v1/namespaces/default/pods";
     for (verb, path) in [
         ("get", "/api/v1/secrets"),
@@ -104,18 +228,38 @@ fn a_stolen_agent_token_is_good_for_its_own_node_s_gpus_and_nothing_else() -> Re
         ("delete", &format!("{pods}/own")),
         ("delete", "/api/v1/nodes/n1"),
     ] {
-        let args = [&[verb, "--raw", path][..], &AGENT_OF_N1].concat();
-        let error = refused(cluster.kubectl(&args))?;
+        let error = refused(cluster.kubectl_by(&token, &[verb, "--raw", path], None))?;
         ensure!(error.contains("is forbidden"), "{verb} {path}: {error}");
     }
+    // It tells of its node, where such events are, and of nobody else.
+    tell(&world, &token, "default", "Node", "n1")?;
+    for (namespace, kind, name, why) in [
+        (
+            "kube-system",
+            "Node",
+            "n1",
+            "cannot create resource \"events\"",
+        ),
+        ("default", "Node", "n2", OWN_NODE),
+        ("default", "Pod", "n1", OWN_NODE),
+    ] {
+        let error = refused(tell(&world, &token, namespace, kind, name))?;
+        ensure!(error.contains(why), "{namespace} {kind} {name}: {error}");
+    }
+
+    // A token that no pod was given, as of a Secret, is good for none of what the agent does.
+    let unbound = cluster.kubeconfig(&deployed::account("sublet-agent").name)?;
+    for (object, change) in own() {
+        let error = refused(patched(&world, &unbound, object, &change, true))?;
+        ensure!(error.contains(NO_NODE), "{object} {change}: {error}");
+    }
+    let error = refused(tell(&world, &unbound, "default", "Node", "n1"))?;
+    ensure!(error.contains(NO_NODE), "{error}");
 
     // What the agent itself does goes through, so it was not refused for something else.
-    for (object, change) in [
-        ("Pod/own", annotation("sublet.dev/assigned")),
-        ("Node/n1", annotation("sublet.dev/inventory")),
-        ("Node/n1/status", cards()),
-    ] {
-        patch(&world, object, &change, &[]).with_context(|| format!("{object} {change}"))?;
+    for (object, change) in own() {
+        patched(&world, &token, object, &change, false)
+            .with_context(|| format!("{object} {change}"))?;
     }
     Ok(())
 }
