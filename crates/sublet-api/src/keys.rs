@@ -332,6 +332,9 @@ keys! {
         HOSTNAME_LABEL = "kubernetes.io/hostname",
     }
     NamespaceLabel {
+        /// `allowed`: pods of SharePods may have host namespaces, host folders, privileges and other
+        /// service accounts than `default` there
+        PRIVILEGED_SHARE_PODS_LABEL = "sublet.dev/privileged-sharepods",
         /// the scheduler that GPU pods get which name none of their own; wins over
         /// `--assign-scheduler`, and `default-scheduler` turns that off
         ASSIGN_SCHEDULER_LABEL = "sublet.dev/assign-scheduler",

@@ -123,6 +123,9 @@ pub struct Args {
     /// case
     #[arg(long)]
     add_slots: bool,
+    /// Make no pods of SharePods. The controller then needs no right to create pods
+    #[arg(long)]
+    no_share_pods: bool,
     /// Jobs queue, by quotas and in groups that start together: pods that belong to a group, name a
     /// quota, or are in a namespace with the label sublet.dev/queue=enabled. The extender needs the
     /// same flag
@@ -179,6 +182,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (certificate, certificate_known) = watch::channel(None);
     let (queue, writes_a_second) = (args.queue, args.writes_per_second);
     let address = args.listen;
+    let makes_pods = !args.no_share_pods;
     let (rules, binding_rules) = rules(args);
     let preemptor = Preemptor {
         schedulers: rules.schedulers.clone(),
@@ -199,10 +203,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         lease: ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE),
         writes_a_second,
     });
-    let share_pods = SharePodKeeper {
+    let share_pods = makes_pods.then(|| SharePodKeeper {
         rules: rules.clone(),
         known: known.clone(),
-    };
+    });
     let desk = Arc::new(Desk {
         rules,
         binding_rules,
@@ -236,13 +240,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let pauses = Pauses::default();
     let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
     let (for_keeper, for_preemptor) = (client.clone(), client.clone());
-    let sharing = govern(
-        share_pods,
-        client.clone(),
-        leadership.clone(),
-        pauses,
-        metrics.clone(),
-    );
+    let (for_sharing, leads_sharing) = (client.clone(), leadership.clone());
+    let sharing_metrics = metrics.clone();
+    let sharing = async move {
+        if let Some(keeper) = share_pods {
+            govern(keeper, for_sharing, leads_sharing, pauses, sharing_metrics).await;
+        }
+    };
     let preempting = govern(
         preemptor,
         for_preemptor,

@@ -169,7 +169,8 @@ fn preempted(pod: &Pod, decided: &Preempting, victim: &Victim, now: Timestamp) -
 
 fn blocked(pod: &Pod, now: Timestamp) -> Write {
     let message = "no GPU has enough room; pods of lower priority are in its way, and a \
-                   PodDisruptionBudget forbids to evict as many of them as must go";
+                   PodDisruptionBudget forbids to evict as many of them as must go, or they are in a \
+                   namespace of the system";
     let Pod { metadata, .. } = pod;
     let about = json!({
         "apiVersion": "v1", "kind": "Pod", "uid": metadata.uid,

@@ -192,8 +192,8 @@ impl fmt::Display for QueueReason {
             ),
             QueueReason::Guarded => write!(
                 f,
-                "evictions would make room, but disruption budgets forbid them; it starts when \
-                 those pods end"
+                "evictions would make room, but disruption budgets or a namespace of the system \
+                 forbid them; it starts when those pods end"
             ),
             QueueReason::HeldFor { group, until } => {
                 write!(

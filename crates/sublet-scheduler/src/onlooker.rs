@@ -118,7 +118,7 @@ impl Onlooker {
         decide(Sight {
             engine,
             nodes: rules.map(|(node, rules)| (*node, rules.clone())).collect(),
-            breaks: &|set| evictions.breaks_budget(set),
+            breaks: &|set| evictions.is_guarded(set),
         })
     }
 
@@ -162,7 +162,7 @@ impl Scheduler {
         let State {
             engine, evictions, ..
         } = &mut *state;
-        let rescue = engine.rescue(now, &entry, &prospects, |set| evictions.breaks_budget(set));
+        let rescue = engine.rescue(now, &entry, &prospects, |set| evictions.is_guarded(set));
         match rescue {
             Err(no) => Outlook::No(no),
             Ok(rescue) => {

@@ -34,6 +34,10 @@ use crate::watches::Listing;
 /// (`podInitialBackoffSeconds`), so an older refusal belongs to an earlier cycle.
 const SAME_CYCLE_MS: u64 = 500;
 
+/// From these the controller evicts nobody, and a policy of the API server refuses it
+/// (`34-controller-policy.yaml`): what runs there, the cluster needs.
+pub(crate) const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
 type Labels = BTreeMap<String, String>;
 
 /// What the choice of victims needs to know beside the ledger.
@@ -141,9 +145,11 @@ impl Evictions {
             .collect()
     }
 
-    /// Would the eviction of all these break a disruption budget?
-    pub(crate) fn breaks_budget(&self, entries: &[&Entry]) -> bool {
-        self.breaking(entries).contains(&true)
+    /// Is one of these the system's, or would the eviction of all break a disruption budget?
+    pub(crate) fn is_guarded(&self, entries: &[&Entry]) -> bool {
+        let mut namespaces = entries.iter().map(|entry| entry.pod.namespace());
+        namespaces.any(|namespace| SYSTEM_NAMESPACES.contains(&namespace))
+            || self.breaking(entries).contains(&true)
     }
 
     fn started(&self, uid: &PodUid) -> Option<&str> {

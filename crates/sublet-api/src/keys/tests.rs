@@ -81,6 +81,43 @@ fn the_shipped_policies_let_the_agent_write_what_it_must() {
 }
 
 #[test]
+fn the_shipped_policy_lets_the_controller_write_what_it_must() {
+    let policy = include_str!("../../../../deploy/kubernetes/queue/34-controller-policy.yaml");
+    for key in [
+        PREEMPTING,
+        SLOT,
+        QUEUE_GATE,
+        QUOTA_RUNTIME,
+        QUOTA_REQUEST,
+        PRIVILEGED_SHARE_PODS_LABEL,
+    ] {
+        assert!(policy.contains(&format!("'{key}'")), "no {key}");
+    }
+    let (_, jobs) = policy
+        .split_once("name: sublet-controller-jobs\n")
+        .expect("a policy for jobs");
+    let (groups, _) = jobs.split_once("resources:").expect("resources");
+    for kind in crate::group::JOB_KINDS {
+        let Some(suspend) = kind.suspend() else {
+            continue;
+        };
+        let group = kind.api().group;
+        assert!(
+            groups.contains(group),
+            "{group}: its jobs can be of any content"
+        );
+        // The policy names both.
+        assert!(
+            matches!(
+                suspend,
+                ["spec", "suspend"] | ["spec", "runPolicy", "suspend"]
+            ),
+            "{suspend:?}: add it to `parts` of the policy for jobs"
+        );
+    }
+}
+
+#[test]
 fn the_shipped_policy_guards_what_the_agent_says_of_a_node() {
     let policy = include_str!("../../../../deploy/kubernetes/31-inventory-policy.yaml");
     for key in [

@@ -35,6 +35,7 @@ const FILES: [(&str, &str); 18] = [
     file!("31-inventory-policy.yaml"),
     file!("32-agent-policy.yaml"),
     file!("33-scheduler-warning.yaml"),
+    file!("34-controller-policy.yaml"),
     file!("40-scheduler-config.yaml"),
     file!("50-scheduler.yaml"),
     file!("60-agent.yaml"),

@@ -2,6 +2,7 @@
 //! nothing and with very much. Each is answered, and nothing else is lost.
 
 mod stolen;
+mod stolen_controller;
 
 use std::path::Path;
 

@@ -56,6 +56,33 @@ fn the_manifests_are_the_chart_with_its_default_values() -> Result<()> {
     Ok(())
 }
 
+/// Nothing of them is left, and above all not the right to create pods.
+#[test]
+fn without_share_pods_the_controller_may_create_no_pod() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let off = ["--set", "sharePods.enabled=false"];
+    let files = helm.manifests(&chart_folder(repository()), &off)?;
+    let text = |name: &str| files.get(name).cloned().unwrap_or_default();
+    assert_eq!(text("16-sharepods.yaml"), "");
+    assert!(text("70-controller.yaml").contains("- --no-share-pods\n"));
+    for (name, gone) in [
+        ("23-rbac-controller.yaml", "kubeshare.nthu"),
+        ("23-rbac-controller.yaml", "# create: the pod of a SharePod"),
+        ("34-controller-policy.yaml", "SharePod"),
+        ("71-webhook.yaml", "sharepods"),
+    ] {
+        let with = helm.manifests(&chart_folder(repository()), &[])?;
+        assert!(
+            with[name].contains(gone),
+            "{name} has no {gone} with them either"
+        );
+        assert!(!text(name).contains(gone), "{gone} is left in {name}");
+    }
+    Ok(())
+}
+
 /// What a user would see who has mistyped a value: a name of the field, and what it may be.
 #[test]
 fn a_wrong_value_is_refused_by_its_name() -> Result<()> {

@@ -8,6 +8,7 @@ use sublet_plan::{EngineOptions, NoRescue, Policy};
 
 use super::world::{World, pod};
 use crate::Outlook;
+use crate::preempt::SYSTEM_NAMESPACES;
 
 /// A node of two cards, each with a pod of 9,000 MiB and no priority.
 fn world() -> World {
@@ -65,6 +66,27 @@ async fn what_is_decided_for_one_pod_counts_for_the_others() {
         ),
         Outlook::Unknown
     );
+}
+
+/// The API server would refuse it each time: the policy has the same namespaces.
+#[tokio::test]
+async fn nobody_is_evicted_from_the_system_s_namespaces() {
+    let policy = include_str!("../../../../deploy/kubernetes/34-controller-policy.yaml");
+    for namespace in SYSTEM_NAMESPACES {
+        assert!(policy.contains(&format!("'{namespace}'")), "{namespace}");
+        let world = World::of_none(EngineOptions::of(Policy::binpack()));
+        world.scheduler.state().node_rules = Some(BTreeMap::new());
+        world.node("n1", 16_276, 1);
+        let mut system = pod("system", 9_000);
+        system["metadata"]["namespace"] = json!(namespace);
+        system["metadata"]["annotations"] = json!({ "ALIYUN_COM_GPU_MEM_IDX": "0" });
+        system["spec"]["nodeName"] = json!("n1");
+        let system = serde_json::from_value(system).unwrap();
+        world.scheduler.state().set_pod(&system);
+        world.ready();
+        let high = of_priority("high", 14_000, 9);
+        assert_eq!(outlook(&world, &high), Outlook::No(NoRescue::Guarded));
+    }
 }
 
 #[tokio::test]

@@ -129,8 +129,8 @@ fn nobody_is_evicted_who_is_guarded_or_for_whom_there_would_be_no_place() {
     scene.add(&["y b | w 1 1 2x"]);
     assert_eq!(
         scene.why("y", 1),
-        "evictions would make room, but disruption budgets forbid them; it starts when those pods \
-         end"
+        "evictions would make room, but disruption budgets or a namespace of the system forbid them; \
+         it starts when those pods end"
     );
     let mut scene = Scene::new(2, 2, &["a - 4 4", "b - 4 4"]);
     scene.add(&["x a firm | w 4 4 1x"]);

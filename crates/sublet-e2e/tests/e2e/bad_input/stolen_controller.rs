@@ -1,0 +1,426 @@
+//! What somebody can do who has the controller's token: neither change what others run, nor lead the
+//! webhooks elsewhere, nor start a pod that owns its node.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sublet_e2e::{World, eventually};
+use sublet_testbed::deployed;
+
+use super::{Attack, all_refused, patched, refused};
+
+const PODS: &str = "writes to pods only its own annotations and gate, and the nominated node";
+const WEBHOOKS: &str = "writes to webhook configurations only the bundle of authorities";
+const JOBS: &str = "writes to jobs only whether they are suspended";
+const QUOTAS: &str = "writes to quotas and groups only their status and their share";
+const SYSTEM: &str = "makes no pod in namespace";
+const SHARE_PODS: &str = "makes pods of SharePods only";
+const PRIVILEGES: &str = "the pod of a SharePod may not have";
+
+const PROXY: &str = "v1 Pod kube-system/kube-proxy";
+const OWN: &str = "v1 Pod default/own";
+const CALLS: &str = "admissionregistration.k8s.io/v1 MutatingWebhookConfiguration sublet-pods";
+const BINDINGS: &str =
+    "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration sublet-bindings";
+const JOB: &str = "batch/v1 Job default/work";
+const QUOTA: &str = "scheduling.sigs.k8s.io/v1alpha1 ElasticQuota default/team";
+const GROUP: &str = "scheduling.sigs.k8s.io/v1alpha1 PodGroup default/group";
+
+/// Objects of others.
+const OTHERS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: kube-proxy, namespace: kube-system}
+spec: {hostNetwork: true, containers: [{name: proxy, image: sublet.test/proxy:1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: own, namespace: default}
+spec:
+  schedulingGates: [{name: sublet.dev/queue}, {name: example.org/later}]
+  containers: [{name: c0, image: sublet.test/busybox:1}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: work, namespace: default}
+spec:
+  suspend: true
+  template: {spec: {restartPolicy: Never, containers: [{name: c0, image: sublet.test/busybox:1}]}}
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: ElasticQuota
+metadata: {name: team, namespace: default}
+spec: {min: {cpu: '1'}, max: {cpu: '2'}}
+---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: group, namespace: default}
+spec: {minMember: 1}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: privileged, labels: {sublet.dev/privileged-sharepods: allowed}}
+";
+
+/// Writes to what there is: what is attacked, how, and what the refusal says.
+fn changes() -> Vec<Attack> {
+    let meta = |field: &str, value: Value| json!({ "metadata": { field: value } });
+    let webhook = |path: &str, value: Value| json!([{ "op": "add", "path": format!("/webhooks/0/{path}"), "value": value }]);
+    let image = json!({ "spec": { "containers": [{ "name": "proxy", "image": "evil" }] } });
+    let gate = json!([{ "op": "remove", "path": "/spec/schedulingGates/1" }]);
+    let elsewhere = json!({ "url": "https://10.9.9.9:443/admit" });
+    let everything = json!([{
+        "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"],
+    }]);
+    let template = json!({ "spec": { "suspend": false, "template": { "spec": {
+        "tolerations": [{ "operator": "Exists" }] } } } });
+    let max = json!({ "spec": { "max": { "cpu": "999" } } });
+    vec![
+        ("runs its own image as root", PROXY, image, PODS),
+        (
+            "has a Service choose a pod",
+            OWN,
+            meta("labels", json!({ "app": "shop" })),
+            PODS,
+        ),
+        (
+            "writes what others read",
+            OWN,
+            meta("annotations", json!({ "a": "b" })),
+            PODS,
+        ),
+        (
+            "keeps a pod for ever",
+            OWN,
+            meta("finalizers", json!(["a.b/c"])),
+            PODS,
+        ),
+        (
+            "ends a pod",
+            OWN,
+            json!({ "spec": { "activeDeadlineSeconds": 1 } }),
+            PODS,
+        ),
+        ("lets a pod start that somebody holds", OWN, gate, PODS),
+        (
+            "takes a Service's traffic",
+            "v1 Pod default/own status",
+            ip(),
+            PODS,
+        ),
+        (
+            "takes the webhook's calls",
+            CALLS,
+            webhook("clientConfig", elsewhere.clone()),
+            WEBHOOKS,
+        ),
+        (
+            "is called for every write",
+            CALLS,
+            webhook("rules", everything.clone()),
+            WEBHOOKS,
+        ),
+        (
+            "stops all writes",
+            CALLS,
+            webhook("failurePolicy", json!("Fail")),
+            WEBHOOKS,
+        ),
+        (
+            "is asked everywhere",
+            CALLS,
+            webhook("namespaceSelector", json!({})),
+            WEBHOOKS,
+        ),
+        (
+            "asks about no pod",
+            CALLS,
+            json!([{ "op": "remove", "path": "/webhooks/0" }]),
+            WEBHOOKS,
+        ),
+        (
+            "hides it",
+            CALLS,
+            meta("labels", json!({ "a": "b" })),
+            WEBHOOKS,
+        ),
+        (
+            "takes Bindings",
+            BINDINGS,
+            webhook("clientConfig", elsewhere),
+            WEBHOOKS,
+        ),
+        (
+            "judges every write",
+            BINDINGS,
+            webhook("rules", everything),
+            WEBHOOKS,
+        ),
+        ("changes what a job runs", JOB, template, JOBS),
+        (
+            "runs more of it",
+            JOB,
+            json!({ "spec": { "parallelism": 9 } }),
+            JOBS,
+        ),
+        (
+            "moves a job",
+            JOB,
+            meta("labels", json!({ "a": "b" })),
+            JOBS,
+        ),
+        ("gives a team all", QUOTA, max, QUOTAS),
+        (
+            "moves a quota",
+            QUOTA,
+            meta("labels", json!({ "a": "b" })),
+            QUOTAS,
+        ),
+        (
+            "writes what a quota counts",
+            QUOTA,
+            meta("annotations", json!({ "a": "b" })),
+            QUOTAS,
+        ),
+        (
+            "starts half a group",
+            GROUP,
+            json!({ "spec": { "minMember": 9 } }),
+            QUOTAS,
+        ),
+    ]
+}
+
+fn ip() -> Value {
+    json!({ "status": { "phase": "Running", "podIP": "10.9.9.9" } })
+}
+
+/// What the controller itself does, so that nothing above is refused for something else.
+fn own() -> Vec<(&'static str, Value)> {
+    let share = json!({ "quota.scheduling.koordinator.sh/runtime": "{}" });
+    let slot = json!([
+        { "op": "add", "path": "/metadata/annotations/sublet.dev~1slot", "value": "{}" },
+        { "op": "remove", "path": "/spec/schedulingGates/0" },
+    ]);
+    let nominated = json!({ "status": { "nominatedNodeName": "n1" } });
+    let used =
+        json!({ "metadata": { "annotations": share }, "status": { "used": { "cpu": "1" } } });
+    vec![
+        (OWN, slot),
+        ("v1 Pod default/own status", nominated),
+        (JOB, json!({ "spec": { "suspend": false } })),
+        (QUOTA, used),
+        (GROUP, json!({ "status": { "phase": "Pending" } })),
+    ]
+}
+
+/// Pods that it makes: what for, in which namespace, what of the pod is another, and the refusal.
+fn pods() -> Vec<Attack> {
+    let spec = |field: &str, value: Value| json!({ "spec": { field: value } });
+    let container = |security: Value| {
+        let container = json!({ "name": "c0", "image": "evil", "securityContext": security });
+        json!({ "spec": { "containers": [container] } })
+    };
+    let disk = json!([{ "name": "disk", "hostPath": { "path": "/" } }]);
+    let port = json!([{ "name": "c0", "image": "evil",
+        "ports": [{ "containerPort": 1, "hostPort": 443 }] }]);
+    let stranger = json!({ "metadata": { "ownerReferences": null } });
+    vec![
+        (
+            "takes an account of the system",
+            "kube-system",
+            json!({}),
+            SYSTEM,
+        ),
+        ("takes one of ours", "sublet-system", json!({}), SYSTEM),
+        ("makes any pod", "default", stranger, SHARE_PODS),
+        (
+            "chooses a node",
+            "default",
+            spec("nodeName", json!("n1")),
+            SHARE_PODS,
+        ),
+        (
+            "listens on the node",
+            "default",
+            spec("hostNetwork", json!(true)),
+            PRIVILEGES,
+        ),
+        (
+            "sees its processes",
+            "default",
+            spec("hostPID", json!(true)),
+            PRIVILEGES,
+        ),
+        (
+            "reads its memory",
+            "default",
+            spec("hostIPC", json!(true)),
+            PRIVILEGES,
+        ),
+        (
+            "mounts its disk",
+            "default",
+            spec("volumes", disk),
+            PRIVILEGES,
+        ),
+        (
+            "takes its port",
+            "default",
+            spec("containers", port),
+            PRIVILEGES,
+        ),
+        (
+            "is root on it",
+            "default",
+            container(json!({ "privileged": true })),
+            PRIVILEGES,
+        ),
+        (
+            "loads modules",
+            "default",
+            container(json!({ "capabilities": { "add": ["SYS_MODULE"] } })),
+            PRIVILEGES,
+        ),
+        (
+            "is somebody else",
+            "default",
+            spec("serviceAccountName", json!("operator")),
+            PRIVILEGES,
+        ),
+    ]
+}
+
+/// Would the API server take a pod of a SharePod from whoever has the token? It is as `change` says.
+fn make(world: &World, token: &Path, namespace: &str, change: &Value) -> Result<String> {
+    let owner = json!([{
+        "apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", "name": "made", "uid": "1",
+        "controller": true,
+    }]);
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "made", "namespace": namespace, "ownerReferences": owner },
+        "spec": {
+            "automountServiceAccountToken": false,
+            "containers": [{ "name": "c0", "image": "sublet.test/busybox:1" }],
+        },
+    });
+    json_patch::merge(&mut pod, change);
+    let args = ["create", "--dry-run=server", "--filename=-"];
+    world
+        .cluster
+        .kubectl_by(token, &args, Some(&pod.to_string()))
+}
+
+/// Would it take an eviction?
+fn evict(world: &World, token: &Path, pod: (&str, &str), options: &Value) -> Result<String> {
+    let (namespace, name) = pod;
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options,
+        "metadata": { "name": name, "namespace": namespace },
+    });
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction?dryRun=All");
+    let args = ["create", "--raw", &path, "--filename=-"];
+    world
+        .cluster
+        .kubectl_by(token, &args, Some(&eviction.to_string()))
+}
+
+#[test]
+fn a_stolen_controller_token_changes_nothing_that_others_run() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    let cluster = &world.cluster;
+    cluster.apply(OTHERS)?;
+    cluster.kubectl(&["create", "serviceaccount", "operator"])?;
+    let token = cluster.kubeconfig(&deployed::account("sublet-controller").name)?;
+    let tried = attacks(&world, &token);
+    cluster.kubectl(&["delete", "serviceaccount", "operator"])?;
+    cluster.kubectl(&["delete", "namespace", "privileged"])?;
+    tried
+}
+
+fn attacks(world: &World, token: &Path) -> Result<()> {
+    let cluster = &world.cluster;
+    all_refused(world, token, &changes())?;
+    let mut through = Vec::new();
+    for (attack, namespace, change, why) in pods() {
+        match make(world, token, namespace, &change) {
+            Ok(_) => through.push(attack),
+            Err(error) => ensure!(error.to_string().contains(why), "{attack}: {error}"),
+        }
+    }
+    ensure!(through.is_empty(), "these went through: {through:#?}");
+    let at_once = json!({ "gracePeriodSeconds": 0 });
+    for (attack, pod, options, why) in [
+        (
+            "evicts the system",
+            ("kube-system", "kube-proxy"),
+            json!({}),
+            "evicts no pod in",
+        ),
+        (
+            "kills a pod",
+            ("default", "own"),
+            at_once,
+            "sets no terms for an eviction",
+        ),
+    ] {
+        let error = refused(evict(world, token, pod, &options)).with_context(|| attack)?;
+        ensure!(error.contains(why), "{attack}: {error}");
+    }
+    for path in [
+        "/api/v1/namespaces/default/pods/own",
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/sublet-pods",
+        "/apis/batch/v1/namespaces/default/jobs/work",
+    ] {
+        let error = refused(cluster.kubectl_by(token, &["delete", "--raw", path], None))?;
+        ensure!(error.contains("is forbidden"), "deletes {path}: {error}");
+    }
+
+    for (object, change) in own() {
+        patched(world, token, object, &change, true)
+            .with_context(|| format!("{object} {change}"))?;
+    }
+    make(world, token, "default", &json!({}))?;
+    let uid = world.get(&["pod", "own"])?["metadata"]["uid"].clone();
+    let of_it = json!({ "preconditions": { "uid": uid } });
+    evict(world, token, ("default", "own"), &of_it)?;
+    // Whoever may label the namespace lets SharePods there do more.
+    for (attack, namespace, change, _) in pods() {
+        if namespace == "default" && change["spec"]["nodeName"].is_null() {
+            let made = make(world, token, "privileged", &change);
+            let is_allowed = change["metadata"].is_null();
+            // The account is another one's, and not there.
+            let is_allowed = is_allowed && change["spec"]["serviceAccountName"].is_null();
+            ensure!(made.is_ok() == is_allowed, "{attack}: {made:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The API server reads policies against the kinds of objects that they are about.
+#[test]
+fn no_policy_has_a_mistake() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    eventually(|| {
+        let policies = world.get(&["validatingadmissionpolicies"])?;
+        let policies = policies["items"].as_array().context("no list")?;
+        ensure!(policies.len() >= 12, "{} policies", policies.len());
+        for policy in policies {
+            let (name, status) = (&policy["metadata"]["name"], &policy["status"]);
+            let seen = &status["observedGeneration"];
+            ensure!(
+                *seen == policy["metadata"]["generation"],
+                "{name} is not read yet"
+            );
+            let warnings = &status["typeChecking"]["expressionWarnings"];
+            ensure!(warnings.is_null(), "{name}: {warnings}");
+        }
+        Ok(())
+    })
+}
