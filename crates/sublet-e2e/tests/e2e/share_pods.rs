@@ -212,7 +212,24 @@ fn a_pod_in_its_way_is_told(world: &World) -> Result<()> {
         world,
         "odd",
         "imagePullPolicy: Unsupported value: \"Sometimes\"",
-    )
+    )?;
+    // So is what a policy refuses, until somebody allows it to the namespace.
+    let mut rooted = share_pod("rooted", "0.1", "");
+    rooted["spec"]["hostPID"] = true.into();
+    apply(world, &rooted)?;
+    until_failed(
+        world,
+        "rooted",
+        "the pod of a SharePod may not have hostPID",
+    )?;
+    let label = "sublet.dev/privileged-sharepods";
+    let allowed = format!("{label}=allowed");
+    let cluster = &world.cluster;
+    cluster.kubectl(&["label", "namespace", "default", &allowed])?;
+    card(world, "rooted")?;
+    let no_more = format!("{label}-");
+    cluster.kubectl(&["label", "namespace", "default", &no_more])?;
+    remove(world, &["rooted"])
 }
 
 fn until_failed(world: &World, name: &str, words: &str) -> Result<()> {

@@ -20,6 +20,7 @@ const PRIVILEGES: &str = "the pod of a SharePod may not have";
 
 const PROXY: &str = "v1 Pod kube-system/kube-proxy";
 const OWN: &str = "v1 Pod default/own";
+const OWN_STATUS: &str = "v1 Pod default/own status";
 const CALLS: &str = "admissionregistration.k8s.io/v1 MutatingWebhookConfiguration sublet-pods";
 const BINDINGS: &str =
     "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration sublet-bindings";
@@ -63,137 +64,105 @@ kind: Namespace
 metadata: {name: privileged, labels: {sublet.dev/privileged-sharepods: allowed}}
 ";
 
-/// Writes to what there is: what is attacked, how, and what the refusal says.
+/// Writes to what there is.
 fn changes() -> Vec<Attack> {
-    let meta = |field: &str, value: Value| json!({ "metadata": { field: value } });
-    let webhook = |path: &str, value: Value| json!([{ "op": "add", "path": format!("/webhooks/0/{path}"), "value": value }]);
+    let refused = |why, rows: Vec<Try>| {
+        let rows = rows.into_iter();
+        rows.map(move |(attack, object, change)| (attack, object, change, why))
+    };
+    let pods = refused(PODS, pod_changes());
+    let webhooks = refused(WEBHOOKS, webhook_changes());
+    let jobs = refused(JOBS, job_changes());
+    let quotas = refused(QUOTAS, quota_changes());
+    pods.chain(webhooks).chain(jobs).chain(quotas).collect()
+}
+
+/// How it is called, the object, and the change.
+type Try = (&'static str, &'static str, Value);
+
+fn metadata(field: &str, value: &Value) -> Value {
+    json!({ "metadata": { field: value } })
+}
+
+fn pod_changes() -> Vec<Try> {
     let image = json!({ "spec": { "containers": [{ "name": "proxy", "image": "evil" }] } });
+    let label = metadata("labels", &json!({ "app": "shop" }));
+    let note = metadata("annotations", &json!({ "a": "b" }));
+    let stays = metadata("finalizers", &json!(["a.b/c"]));
+    let soon = json!({ "spec": { "activeDeadlineSeconds": 1 } });
     let gate = json!([{ "op": "remove", "path": "/spec/schedulingGates/1" }]);
-    let elsewhere = json!({ "url": "https://10.9.9.9:443/admit" });
-    let everything = json!([{
-        "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"],
-    }]);
-    let template = json!({ "spec": { "suspend": false, "template": { "spec": {
-        "tolerations": [{ "operator": "Exists" }] } } } });
-    let max = json!({ "spec": { "max": { "cpu": "999" } } });
+    let ip = json!({ "status": { "phase": "Running", "podIP": "10.9.9.9" } });
     vec![
-        ("runs its own image as root", PROXY, image, PODS),
-        (
-            "has a Service choose a pod",
-            OWN,
-            meta("labels", json!({ "app": "shop" })),
-            PODS,
-        ),
-        (
-            "writes what others read",
-            OWN,
-            meta("annotations", json!({ "a": "b" })),
-            PODS,
-        ),
-        (
-            "keeps a pod for ever",
-            OWN,
-            meta("finalizers", json!(["a.b/c"])),
-            PODS,
-        ),
-        (
-            "ends a pod",
-            OWN,
-            json!({ "spec": { "activeDeadlineSeconds": 1 } }),
-            PODS,
-        ),
-        ("lets a pod start that somebody holds", OWN, gate, PODS),
-        (
-            "takes a Service's traffic",
-            "v1 Pod default/own status",
-            ip(),
-            PODS,
-        ),
-        (
-            "takes the webhook's calls",
-            CALLS,
-            webhook("clientConfig", elsewhere.clone()),
-            WEBHOOKS,
-        ),
-        (
-            "is called for every write",
-            CALLS,
-            webhook("rules", everything.clone()),
-            WEBHOOKS,
-        ),
-        (
-            "stops all writes",
-            CALLS,
-            webhook("failurePolicy", json!("Fail")),
-            WEBHOOKS,
-        ),
-        (
-            "is asked everywhere",
-            CALLS,
-            webhook("namespaceSelector", json!({})),
-            WEBHOOKS,
-        ),
-        (
-            "asks about no pod",
-            CALLS,
-            json!([{ "op": "remove", "path": "/webhooks/0" }]),
-            WEBHOOKS,
-        ),
-        (
-            "hides it",
-            CALLS,
-            meta("labels", json!({ "a": "b" })),
-            WEBHOOKS,
-        ),
-        (
-            "takes Bindings",
-            BINDINGS,
-            webhook("clientConfig", elsewhere),
-            WEBHOOKS,
-        ),
-        (
-            "judges every write",
-            BINDINGS,
-            webhook("rules", everything),
-            WEBHOOKS,
-        ),
-        ("changes what a job runs", JOB, template, JOBS),
+        ("runs its own image as root", PROXY, image),
+        ("has a Service choose a pod", OWN, label),
+        ("writes what others read", OWN, note),
+        ("keeps a pod for ever", OWN, stays),
+        ("ends a pod", OWN, soon),
+        ("lets a pod start that somebody holds", OWN, gate),
+        ("takes a Service's traffic", OWN_STATUS, ip),
+    ]
+}
+
+fn webhook_changes() -> Vec<Try> {
+    let set = |path: &str, value: Value| {
+        let path = format!("/webhooks/0/{path}");
+        json!([{ "op": "add", "path": path, "value": value }])
+    };
+    let elsewhere = || {
+        set(
+            "clientConfig",
+            json!({ "url": "https://10.9.9.9:443/admit" }),
+        )
+    };
+    let any = json!(["*"]);
+    let all = json!([{
+        "apiGroups": any, "apiVersions": any, "operations": any, "resources": any,
+    }]);
+    let everything = || set("rules", all.clone());
+    let fails = set("failurePolicy", json!("Fail"));
+    let everywhere = set("namespaceSelector", json!({}));
+    let removed = json!([{ "op": "remove", "path": "/webhooks/0" }]);
+    let label = metadata("labels", &json!({ "a": "b" }));
+    vec![
+        ("takes the webhook's calls", CALLS, elsewhere()),
+        ("is called for every write", CALLS, everything()),
+        ("stops all writes", CALLS, fails),
+        ("is asked everywhere", CALLS, everywhere),
+        ("has nobody asked", CALLS, removed),
+        ("hides it from helm", CALLS, label),
+        ("takes Bindings", BINDINGS, elsewhere()),
+        ("judges every write", BINDINGS, everything()),
+    ]
+}
+
+fn job_changes() -> Vec<Try> {
+    let anywhere = json!({ "tolerations": [{ "operator": "Exists" }] });
+    let template = json!({ "spec": { "suspend": false, "template": { "spec": anywhere } } });
+    vec![
+        ("changes what a job runs", JOB, template),
         (
             "runs more of it",
             JOB,
             json!({ "spec": { "parallelism": 9 } }),
-            JOBS,
         ),
-        (
-            "moves a job",
-            JOB,
-            meta("labels", json!({ "a": "b" })),
-            JOBS,
-        ),
-        ("gives a team all", QUOTA, max, QUOTAS),
-        (
-            "moves a quota",
-            QUOTA,
-            meta("labels", json!({ "a": "b" })),
-            QUOTAS,
-        ),
-        (
-            "writes what a quota counts",
-            QUOTA,
-            meta("annotations", json!({ "a": "b" })),
-            QUOTAS,
-        ),
-        (
-            "starts half a group",
-            GROUP,
-            json!({ "spec": { "minMember": 9 } }),
-            QUOTAS,
-        ),
+        ("moves a job", JOB, metadata("labels", &json!({ "a": "b" }))),
     ]
 }
 
-fn ip() -> Value {
-    json!({ "status": { "phase": "Running", "podIP": "10.9.9.9" } })
+fn quota_changes() -> Vec<Try> {
+    let max = json!({ "spec": { "max": { "cpu": "999" } } });
+    let note = metadata("annotations", &json!({ "a": "b" }));
+    let members = json!({ "spec": { "minMember": 9 } });
+    vec![
+        ("gives a team all", QUOTA, max),
+        (
+            "moves a quota",
+            QUOTA,
+            metadata("labels", &json!({ "a": "b" })),
+        ),
+        ("writes what a quota counts", QUOTA, note),
+        ("keeps a group from starting", GROUP, members),
+    ]
 }
 
 /// What the controller itself does, so that nothing above is refused for something else.
@@ -208,24 +177,34 @@ fn own() -> Vec<(&'static str, Value)> {
         json!({ "metadata": { "annotations": share }, "status": { "used": { "cpu": "1" } } });
     vec![
         (OWN, slot),
-        ("v1 Pod default/own status", nominated),
+        (OWN_STATUS, nominated),
         (JOB, json!({ "spec": { "suspend": false } })),
         (QUOTA, used),
         (GROUP, json!({ "status": { "phase": "Pending" } })),
     ]
 }
 
-/// Pods that it makes: what for, in which namespace, what of the pod is another, and the refusal.
+/// Pods that it makes: how that is called, in which namespace, what of the pod is another, and the
+/// refusal.
 fn pods() -> Vec<Attack> {
     let spec = |field: &str, value: Value| json!({ "spec": { field: value } });
-    let container = |security: Value| {
-        let container = json!({ "name": "c0", "image": "evil", "securityContext": security });
-        json!({ "spec": { "containers": [container] } })
+    let yes = |field: &str| spec(field, json!(true));
+    let container = |more: Value| {
+        let mut container = json!({ "name": "c0", "image": "evil" });
+        json_patch::merge(&mut container, &more);
+        spec("containers", json!([container]))
     };
-    let disk = json!([{ "name": "disk", "hostPath": { "path": "/" } }]);
-    let port = json!([{ "name": "c0", "image": "evil",
-        "ports": [{ "containerPort": 1, "hostPort": 443 }] }]);
-    let stranger = json!({ "metadata": { "ownerReferences": null } });
+    let secured = |security: Value| container(json!({ "securityContext": security }));
+    let disk = spec(
+        "volumes",
+        json!([{ "name": "disk", "hostPath": { "path": "/" } }]),
+    );
+    let port = container(json!({ "ports": [{ "containerPort": 1, "hostPort": 443 }] }));
+    let root = secured(json!({ "privileged": true }));
+    let modules = secured(json!({ "capabilities": { "add": ["SYS_MODULE"] } }));
+    let account = spec("serviceAccountName", json!("operator"));
+    let stranger = metadata("ownerReferences", &json!(null));
+    let node = spec("nodeName", json!("n1"));
     vec![
         (
             "takes an account of the system",
@@ -235,60 +214,20 @@ fn pods() -> Vec<Attack> {
         ),
         ("takes one of ours", "sublet-system", json!({}), SYSTEM),
         ("makes any pod", "default", stranger, SHARE_PODS),
-        (
-            "chooses a node",
-            "default",
-            spec("nodeName", json!("n1")),
-            SHARE_PODS,
-        ),
+        ("chooses a node", "default", node, SHARE_PODS),
         (
             "listens on the node",
             "default",
-            spec("hostNetwork", json!(true)),
+            yes("hostNetwork"),
             PRIVILEGES,
         ),
-        (
-            "sees its processes",
-            "default",
-            spec("hostPID", json!(true)),
-            PRIVILEGES,
-        ),
-        (
-            "reads its memory",
-            "default",
-            spec("hostIPC", json!(true)),
-            PRIVILEGES,
-        ),
-        (
-            "mounts its disk",
-            "default",
-            spec("volumes", disk),
-            PRIVILEGES,
-        ),
-        (
-            "takes its port",
-            "default",
-            spec("containers", port),
-            PRIVILEGES,
-        ),
-        (
-            "is root on it",
-            "default",
-            container(json!({ "privileged": true })),
-            PRIVILEGES,
-        ),
-        (
-            "loads modules",
-            "default",
-            container(json!({ "capabilities": { "add": ["SYS_MODULE"] } })),
-            PRIVILEGES,
-        ),
-        (
-            "is somebody else",
-            "default",
-            spec("serviceAccountName", json!("operator")),
-            PRIVILEGES,
-        ),
+        ("sees its processes", "default", yes("hostPID"), PRIVILEGES),
+        ("reads its memory", "default", yes("hostIPC"), PRIVILEGES),
+        ("mounts its disk", "default", disk, PRIVILEGES),
+        ("takes its port", "default", port, PRIVILEGES),
+        ("is root on it", "default", root, PRIVILEGES),
+        ("loads modules", "default", modules, PRIVILEGES),
+        ("is somebody else", "default", account, PRIVILEGES),
     ]
 }
 
