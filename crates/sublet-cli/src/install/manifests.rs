@@ -21,7 +21,7 @@ macro_rules! file {
 }
 
 /// In the order in which they are applied; the numbers are the order.
-const FILES: [(&str, &str); 18] = [
+const FILES: [(&str, &str); 20] = [
     file!("00-namespace.yaml"),
     file!("10-accounts.yaml"),
     file!("15-flavors.yaml"),
