@@ -12,6 +12,7 @@ mod control_plane;
 mod demo;
 mod driver_tables;
 mod end_to_end;
+mod fuzz;
 mod image;
 mod libraries;
 mod linker;
@@ -48,8 +49,11 @@ enum Task {
     Demo(demo::Arguments),
     /// Run every test: format, lints, unit tests, and end to end on real components.
     Test(test::Arguments),
-    /// Play at random for a million steps: memory against its limit, jobs against their turns.
+    /// Play at random for a million steps: memory against its limit, jobs against their turns, an
+    /// arbiter against whatever is sent to it.
     Soak(soak::Arguments),
+    /// Look for bytes that a parser does not stand, with a fuzzer.
+    Fuzz(fuzz::Arguments),
     /// Measure, and store the figures in docs/benchmarks/.
     Bench(bench::Arguments),
     /// Build the libraries that go into containers, for glibc 2.28 and newer.
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Soak(arguments) => soak::run(&arguments),
+        Task::Fuzz(arguments) => fuzz::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Libraries => libraries::run(),
         Task::Release(arguments) => release::run(&arguments),

@@ -10,6 +10,7 @@ use clap::Args;
 use crate::clients;
 use crate::driver_tables;
 use crate::end_to_end;
+use crate::fuzz;
 use crate::libraries;
 use crate::pip;
 use crate::release;
@@ -22,7 +23,7 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask test                 everything (about 40 minutes cold on two cores)
   cargo xtask test --fast          no control plane: format, lints and unit tests
   cargo xtask test -- real_node    only tests with `real_node` in their name
-  cargo xtask test --all           long tests too: those of modules called `long_…`
+  cargo xtask test --all           long tests too: those of modules called `long_…`, and fuzz targets
 
 SUBLET_KEEP=1 keeps the directories of all clusters, with every log.")]
 pub(crate) struct Arguments {
@@ -104,6 +105,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         match pip::check() {
             Ok(()) => steps.push(libraries::step()?),
             Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
+        }
+        if arguments.all && filter.is_empty() {
+            match fuzz::check() {
+                Ok(()) => steps.push(fuzz::step()?),
+                Err(reason) => eprintln!("skipped: fuzz targets: {reason:#}"),
+            }
         }
         last = Some(EndToEnd {
             components,

@@ -56,6 +56,7 @@ const RINGS: [&[&str]; 4] = [
         "sublet-workload",
         "sublet-e2e",
         "sublet-bench",
+        "sublet-fuzz",
         "xtask",
     ],
 ];

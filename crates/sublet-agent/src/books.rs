@@ -53,7 +53,7 @@ impl BookEntry {
 
 /// Who has which device, as kubelet has written it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Books(Vec<BookEntry>);
+pub struct Books(Vec<BookEntry>);
 
 impl Books {
     /// Where a kubelet with this folder for device plugins keeps them.
@@ -71,7 +71,11 @@ impl Books {
         read.ok()
     }
 
-    pub(crate) fn from_json(text: &[u8]) -> Result<Books, serde_json::Error> {
+    /// Reads their text.
+    ///
+    /// # Errors
+    /// Not such JSON.
+    pub fn from_json(text: &[u8]) -> Result<Books, serde_json::Error> {
         let checkpoint: Checkpoint = serde_json::from_slice(text)?;
         Ok(Books(checkpoint.data.entries.unwrap_or_default()))
     }
@@ -91,7 +95,7 @@ impl Books {
     }
 
     /// Who has which devices of a resource, whoever offers it.
-    pub(crate) fn holders(&self, resource: &str) -> impl Iterator<Item = (PodUid, &String)> {
+    pub fn holders(&self, resource: &str) -> impl Iterator<Item = (PodUid, &String)> {
         let entries = self
             .0
             .iter()

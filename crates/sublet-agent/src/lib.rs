@@ -22,6 +22,8 @@ mod pods;
 pub mod publish;
 mod top;
 
+pub use books::Books;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};

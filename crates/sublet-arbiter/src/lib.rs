@@ -47,6 +47,7 @@ pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use host_lock::HostPlace;
 pub use mps_control::MPS_CONTROL;
+pub use peer::{Image, Stat};
 pub use runtime::{Audience, Folder, REAL_MACHINE};
 pub use standalone::{Standalone, run};
 pub use visible_cards::visible_cards;

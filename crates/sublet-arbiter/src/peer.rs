@@ -144,7 +144,7 @@ fn peer_pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
 /// What `/proc/PID/stat` says. Other files there say more, and some of them (`maps`) make the
 /// reader wait for a lock that the process can hold for as long as it likes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     pub(crate) parent: Pid,
     /// When the process began, in clock ticks.
     pub(crate) began: u64,
@@ -155,7 +155,7 @@ pub(crate) struct Stat {
 /// address randomisation off, a program that calls exec with itself looks like one that did
 /// not, and keeps the charges of before until it ends.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Image {
+pub struct Image {
     code: u64,
     stack: u64,
 }
@@ -163,27 +163,30 @@ pub(crate) struct Image {
 /// Looks at one process.
 pub(crate) fn stat(pid: Pid) -> Option<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&text)
+    Stat::parse(&text)
 }
 
-/// The name in brackets can hold anything, brackets and line ends too: only what is after the
-/// last one counts.
-fn parse_stat(text: &[u8]) -> Option<Stat> {
-    let end = text.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    // Fields 4, 22, 26 and 28 of proc_pid_stat(5); the first here is number 3.
-    let parent = fields.nth(1)?.parse().ok()?;
-    let began = fields.nth(17)?.parse().ok()?;
-    let code = fields.nth(3).and_then(|text| text.parse().ok());
-    let stack = fields.nth(1).and_then(|text| text.parse().ok());
-    // No stack: the kernel does not tell us.
-    let image = code.zip(stack).filter(|(_, stack)| *stack != 0);
-    Some(Stat {
-        parent: Pid(parent),
-        began,
-        image: image.map(|(code, stack)| Image { code, stack }),
-    })
+impl Stat {
+    /// Reads the file's text; `None` where it is no such text. The name in brackets can hold
+    /// anything, brackets and line ends too: only what is after the last one counts.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Stat> {
+        let end = text.iter().rposition(|&byte| byte == b')')?;
+        let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        // Fields 4, 22, 26 and 28 of proc_pid_stat(5); the first here is number 3.
+        let parent = fields.nth(1)?.parse().ok()?;
+        let began = fields.nth(17)?.parse().ok()?;
+        let code = fields.nth(3).and_then(|text| text.parse().ok());
+        let stack = fields.nth(1).and_then(|text| text.parse().ok());
+        // No stack: the kernel does not tell us.
+        let image = code.zip(stack).filter(|(_, stack)| *stack != 0);
+        Some(Stat {
+            parent: Pid(parent),
+            began,
+            image: image.map(|(code, stack)| Image { code, stack }),
+        })
+    }
 }
 
 /// A process's parents, nearest first, itself not among them. `None` where they cannot be
@@ -346,14 +349,14 @@ mod tests {
                 stack: 8192,
             }),
         });
-        assert_eq!(parse_stat(format!("7 (a) {fields}").as_bytes()), want);
+        assert_eq!(Stat::parse(format!("7 (a) {fields}").as_bytes()), want);
         assert_eq!(
-            parse_stat(format!("7 (a) S 1 1\n) {fields}").as_bytes()),
+            Stat::parse(format!("7 (a) S 1 1\n) {fields}").as_bytes()),
             want
         );
-        assert_eq!(parse_stat(b"7 (a) S"), None);
+        assert_eq!(Stat::parse(b"7 (a) S"), None);
         let hidden = fields.replace("8192", "0");
-        let hidden = parse_stat(format!("7 (a) {hidden}").as_bytes()).unwrap();
+        let hidden = Stat::parse(format!("7 (a) {hidden}").as_bytes()).unwrap();
         assert_eq!(hidden.image, None);
     }
 
@@ -433,7 +436,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_stat_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse_stat(&text);
+            let _ = Stat::parse(&text);
         }
     }
 }

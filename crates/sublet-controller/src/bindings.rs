@@ -10,7 +10,7 @@ use sublet_api::object::{Node, Pod};
 use sublet_api::{keys, scheduler_of};
 use sublet_model::{NodeName, PodKey, Unit};
 
-use crate::review::Request;
+use crate::review::Review;
 
 /// Who may bind GPU pods, as the operator wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(crate) enum BindingRefusal {
 /// # Errors
 /// A request that is no Binding of a pod.
 pub(crate) fn strangers_binding(
-    request: &Request,
+    request: &Review,
     rules: &BindingRules,
 ) -> Result<Option<StrangersBinding>, String> {
     let user = request.user();

@@ -24,6 +24,8 @@ mod share_pods;
 pub mod shell;
 mod webhook;
 
+pub use review::Review;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;

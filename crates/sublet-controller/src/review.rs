@@ -11,7 +11,7 @@ use serde_json::Value;
 /// What the API server asks about an object.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Request {
+pub struct Review {
     /// Which request it is; the answer repeats it.
     uid: String,
     /// The object's name; empty where the API server is to make one.
@@ -33,33 +33,33 @@ struct User {
     username: String,
 }
 
-impl Request {
+impl Review {
     /// The request in a body.
     ///
     /// # Errors
     /// Not such JSON.
-    pub(crate) fn read(body: &[u8]) -> Result<Request, String> {
+    pub fn read(body: &[u8]) -> Result<Review, String> {
         #[derive(Deserialize)]
-        struct Review {
-            request: Option<Request>,
+        struct Body {
+            request: Option<Review>,
         }
-        let review: Review =
+        let body: Body =
             serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
-        let request = review.request;
-        request.ok_or_else(|| "an AdmissionReview without a request".to_owned())
+        body.request.ok_or_else(|| "an AdmissionReview without a request".to_owned())
     }
 
     /// The object.
     ///
     /// # Errors
     /// There is none, as where something is deleted.
-    pub(crate) fn object(&self) -> Result<&Value, String> {
+    pub fn object(&self) -> Result<&Value, String> {
         let object = self.object.as_ref();
         object.ok_or_else(|| "a request without an object".to_owned())
     }
 
     /// The object that goes; none where one comes or changes.
-    pub(crate) fn deleted(&self) -> Option<&Value> {
+    #[must_use]
+    pub fn deleted(&self) -> Option<&Value> {
         self.old_object.as_ref().filter(|_| self.object.is_none())
     }
 

@@ -30,7 +30,7 @@ use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 use crate::flavors::KnownFlavors;
 use crate::known::Known;
 use crate::quotas::{KnownQuotas, QuotaChange, judge_quota};
-use crate::review::Request;
+use crate::review::Review;
 use crate::share_pods::pod_of;
 
 /// How long pod and node of a Binding are looked up, less than the API server waits for the answer.
@@ -88,7 +88,7 @@ async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
     let started = Instant::now();
-    let (outcome, response) = match Request::read(&body) {
+    let (outcome, response) = match Review::read(&body) {
         Err(error) => (
             "unreadable",
             (StatusCode::BAD_REQUEST, error).into_response(),
@@ -120,7 +120,7 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
 }
 
 async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
-    let request = match Request::read(&body) {
+    let request = match Review::read(&body) {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
     };
@@ -134,7 +134,7 @@ async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Respons
 }
 
 async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
-    let decided = Request::read(&body).and_then(|request| {
+    let decided = Review::read(&body).and_then(|request| {
         let quotas = desk.known.quotas.borrow();
         decide_quota(&request, quotas.as_ref())
     });
@@ -146,7 +146,7 @@ async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
 
 async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
     let started = Instant::now();
-    let (outcome, response) = match Request::read(&body) {
+    let (outcome, response) = match Review::read(&body) {
         Err(error) => (
             "unreadable",
             (StatusCode::BAD_REQUEST, error).into_response(),
@@ -170,7 +170,7 @@ async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response 
 
 /// What became of a Binding, in a word, and the answer; or why there is none.
 async fn decide_binding(
-    request: &Request,
+    request: &Review,
     desk: &Desk,
 ) -> Result<(&'static str, AdmissionResponse), (&'static str, StatusCode, String)> {
     let rules = &desk.binding_rules;
@@ -214,7 +214,7 @@ async fn decide_binding(
 }
 
 /// The flavor that the object of a request asks for.
-fn flavor(request: &Request) -> Option<&str> {
+fn flavor(request: &Review) -> Option<&str> {
     let metadata = &request.object().ok()?["metadata"];
     let mut marks = [&metadata["labels"], &metadata["annotations"]].into_iter();
     marks.find_map(|marks| marks[keys::FLAVOR].as_str())
@@ -222,7 +222,7 @@ fn flavor(request: &Request) -> Option<&str> {
 
 /// The answer for a SharePod: is there a pod for it? Nothing of it is changed.
 fn decide_share_pod(
-    request: &Request,
+    request: &Review,
     labels: &BTreeMap<String, String>,
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
@@ -238,7 +238,7 @@ fn decide_share_pod(
 /// The answer for a quota that comes, changes or goes. One that is judged before the others are
 /// known passes.
 fn decide_quota(
-    request: &Request,
+    request: &Review,
     quotas: Option<&KnownQuotas>,
 ) -> Result<AdmissionResponse, String> {
     let read =
@@ -260,7 +260,7 @@ fn decide_quota(
 
 /// What became of a pod, in a word, and the answer.
 fn decide(
-    request: &Request,
+    request: &Review,
     labels: &BTreeMap<String, String>,
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,

@@ -12,7 +12,7 @@ fn rules() -> BindingRules {
     }
 }
 
-fn request(user: &str, name: &str, inside: &str, node: &Value) -> Request {
+fn request(user: &str, name: &str, inside: &str, node: &Value) -> Review {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
@@ -28,7 +28,7 @@ fn request(user: &str, name: &str, inside: &str, node: &Value) -> Request {
             },
         },
     });
-    Request::read(review.to_string().as_bytes()).unwrap()
+    Review::read(review.to_string().as_bytes()).unwrap()
 }
 
 #[test]

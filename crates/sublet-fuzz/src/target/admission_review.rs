@@ -1,0 +1,30 @@
+//! What the API server asks the webhooks about an object; any pod of the cluster can reach their
+//! port.
+
+use sublet_api::object::Pod;
+use sublet_api::{ElasticQuota, SharePod};
+use sublet_controller::Review;
+
+use crate::Target;
+use crate::target::pod;
+
+pub(super) const TARGET: Target = Target {
+    name: "admission_review",
+    run,
+};
+
+fn run(bytes: &[u8]) {
+    let Ok(review) = Review::read(bytes) else {
+        return;
+    };
+    let objects = [review.object().ok(), review.deleted()];
+    for object in objects.into_iter().flatten() {
+        if let Ok(asked) = serde_json::from_value::<Pod>(object.clone()) {
+            pod::read(&asked);
+        }
+        let _ = serde_json::from_value::<SharePod>(object.clone());
+        if let Ok(quota) = serde_json::from_value::<ElasticQuota>(object.clone()) {
+            let _ = quota.facts();
+        }
+    }
+}
