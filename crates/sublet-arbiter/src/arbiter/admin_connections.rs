@@ -186,7 +186,7 @@ impl AdminConnections {
                 && watch.next_ms <= now
                 && connection.output.is_empty()
             {
-                watch.next_ms = now + watch.interval_ms;
+                watch.next_ms = now.saturating_add(watch.interval_ms);
                 due.push(*key);
             }
         }

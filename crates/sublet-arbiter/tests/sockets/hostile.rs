@@ -135,6 +135,16 @@ fn who_does_not_read_is_given_up() {
 }
 
 #[test]
+fn a_watch_that_never_comes_again_ends_nobody() {
+    let world = World::new(&[1024]);
+    let mut line = world.admin();
+    let interval_ms = u64::MAX;
+    let seen = line.call(&Request::Watch { interval_ms }, PATIENCE);
+    assert!(matches!(seen, Ok(Reply::Snapshot(_))), "{seen:?}");
+    assert_eq!(world.snapshot().gpus.len(), 1);
+}
+
+#[test]
 fn connections_that_say_nothing_make_room() {
     let world = World::new(&[1024]);
     let (_line, placed) = world.placed("100MiB", 1);
