@@ -1,6 +1,7 @@
-//! `cargo xtask soak`: the property test of the memory limit, and the simulation of an arbiter and
-//! jobs that take turns, for as many steps as one has time for. `cargo xtask test` makes 20,000 and
-//! 160,000.
+//! `cargo xtask soak`: the property test of the memory limit, the simulations of an arbiter and jobs
+//! that take turns and of leaders of the queue, and the storm at an arbiter's sockets, for as many
+//! steps as one has time for. `cargo xtask test` makes 20,000 of memory and of the storm, and 160,000
+//! of turns.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -19,6 +20,9 @@ enum Part {
     /// Leaders of the queue die and are late, writes are lost and come twice; no card is given away
     /// twice, and no part of a gang stays.
     Plans,
+    /// Hostile processes send anything to every socket of an arbiter, descriptors that never close
+    /// too; its thread never stands still, and whoever is honest gets every answer.
+    Hostile,
 }
 
 /// Play at random, and look whether what must hold does.
@@ -27,12 +31,13 @@ enum Part {
   cargo xtask soak                      a million steps (about two minutes on two idle cores)
   cargo xtask soak turns                a million steps of turns (a minute)
   cargo xtask soak plans                a million steps of plans (seconds)
+  cargo xtask soak hostile              a million steps of attackers
   cargo xtask soak --steps 50000 --seed 7")]
 pub(crate) struct Arguments {
     /// What is played; all, one after the other, if nothing is said.
     part: Option<Part>,
     /// How often memory is taken or given, over all drivers and crowds together; how many steps of
-    /// half a millisecond jobs take turns.
+    /// half a millisecond jobs take turns; how many things attackers do, all together.
     #[arg(long, default_value_t = 1_000_000)]
     steps: u64,
     /// Where the random numbers begin; without it, another place each time.
@@ -46,34 +51,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(0, |now| now.as_secs())
     });
-    let simulations = [
+    let simulations: [(Part, &str, &[&str], &str); 3] = [
         (
             Part::Turns,
             "turns",
-            "sublet-share",
+            &["sublet-share", "--lib"],
             "turns::properties::whatever_goes_wrong",
         ),
         (
             Part::Plans,
             "plans",
-            "sublet-queue",
+            &["sublet-queue", "--lib"],
             "protocol::simulation::whatever_is_lost",
         ),
+        (
+            Part::Hostile,
+            "hostile",
+            &["sublet-arbiter", "--test", "sockets"],
+            "storm::whatever_they_send",
+        ),
     ];
-    for (part, name, package, test) in simulations {
+    for (part, name, program, test) in simulations {
         if arguments.part.is_some_and(|only| only != part) {
             continue;
         }
         heading(&format!("{name}: {} steps, seed {seed}", arguments.steps));
         let words = [
-            "test",
-            "--package",
-            package,
-            "--lib",
-            "--",
-            "--nocapture",
-            test,
-        ];
+            &["test", "--package"],
+            program,
+            &["--", "--nocapture", test],
+        ]
+        .concat();
         let mut test = cargo(&words)?;
         test.env("SUBLET_STEPS", arguments.steps.to_string())
             .env("SUBLET_SEED", seed.to_string());

@@ -18,6 +18,7 @@ mod jobs;
 mod pinned;
 mod records;
 mod restart;
+mod storm;
 mod strangers;
 mod turns;
 mod unseeing;

@@ -1,0 +1,140 @@
+//! The arbiter that the storm is about, in a process of its own: its thread's clock is the kernel's
+//! word for that thread, and what it closes last is really closed.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+
+use sublet_arbiter::admin::Client;
+use sublet_arbiter::{Arbiter, Folder, Options};
+
+use super::fuse::Fuse;
+use crate::containers::{card, container};
+use crate::world::View;
+
+const BASE: &str = "SUBLET_TEST_STORM";
+
+/// The file of what it says when it panics.
+const LAST_WORDS: &str = "last-words";
+
+/// Containers of the arbiter: folders in the base folder.
+const CONTAINERS: [&str; 2] = ["honest", "hostile"];
+
+/// An arbiter that serves everybody, and two containers.
+pub(super) struct Struck {
+    child: Mutex<Child>,
+    /// Its thread, as the kernel counts.
+    pub(super) thread: u32,
+    pub(super) folder: Folder,
+    /// Files of which it is not known when they close, where this machine has such.
+    fuse: Mutex<Option<Fuse>>,
+    base: tempfile::TempDir,
+}
+
+impl Struck {
+    pub(super) fn start() -> Struck {
+        let base = tempfile::tempdir().unwrap();
+        for name in CONTAINERS {
+            std::fs::create_dir(base.path().join(name)).unwrap();
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "storm::arbiter::an_arbiter_in_a_storm"])
+            .arg("--nocapture")
+            .env(BASE, base.path())
+            .stdout(Stdio::piped())
+            .stderr(File::create(base.path().join(LAST_WORDS)).unwrap())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut up = lines.map_while(Result::ok).filter_map(|line| {
+            let (_, thread) = line.split_once("arbiter: up ")?;
+            thread.parse().ok()
+        });
+        let thread = up.next().expect("it did not start");
+        Struck {
+            thread,
+            folder: Folder::within(base.path(), "gpu"),
+            fuse: Mutex::new(Fuse::new(&base.path().join("fuse"), child.id())),
+            child: Mutex::new(child),
+            base,
+        }
+    }
+
+    pub(super) fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    pub(super) fn admin(&self) -> Client {
+        Client::connect(&self.folder.admin_socket()).unwrap()
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn end(&self) -> Option<String> {
+        let status = self.child.lock().unwrap().try_wait().unwrap()?;
+        let said = std::fs::read_to_string(self.base().join(LAST_WORDS));
+        Some(format!("{status}: {}", said.unwrap_or_default().trim()))
+    }
+
+    /// Where the folder of such files is, if there are any.
+    pub(super) fn fuse(&self) -> Option<String> {
+        self.fuse.lock().unwrap().as_ref().map(Fuse::place)
+    }
+
+    pub(super) fn kill(&self) {
+        // Who waits for a file there cannot even be killed before that is gone.
+        drop(self.fuse.lock().unwrap().take());
+        let mut child = self.child.lock().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Struck {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A name of the host, as root's arbiter has one.
+pub(super) fn host_name(base: &Path) -> String {
+    format!("sublet-storm-{}", base.display())
+}
+
+/// Where a container's processes connect.
+pub(super) fn socket_of(base: &Path, container: &str) -> PathBuf {
+    base.join(container).join("tenant.sock")
+}
+
+#[test]
+fn an_arbiter_in_a_storm() {
+    let Some(base) = std::env::var_os(BASE).map(PathBuf::from) else {
+        let struck = Struck::start();
+        assert!(struck.end().is_none());
+        assert!(socket_of(struck.base(), "hostile").exists());
+        return;
+    };
+    let (view, _) = View::new(&[4096]);
+    let mut options = Options::new(Folder::within(&base, "gpu"));
+    options.shared = true;
+    options.host_name = Some(host_name(&base));
+    let arbiter = Arbiter::start(options, Box::new(view)).unwrap();
+    let handle = arbiter.handle();
+    let own = rustix::thread::gettid().as_raw_nonzero();
+    let added = thread::spawn(move || {
+        for name in CONTAINERS {
+            let dir = base.join(name);
+            let container = container(name, &dir, vec![card(0, 256)]);
+            handle.add_container(container).unwrap();
+        }
+        println!("arbiter: up {own}");
+    });
+    arbiter.run().unwrap();
+    added.join().unwrap();
+}
