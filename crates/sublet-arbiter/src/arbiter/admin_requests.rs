@@ -21,6 +21,10 @@ const REQUESTS_A_TURN: usize = 4;
 pub(super) const NO_NUMBER_LEFT: &str =
     "every number that a job can have is used up; the arbiter needs a folder of its own anew";
 
+/// How many jobs of one user may wait: each event looks through the line, and each answer to
+/// `top` says of every one what it waits for.
+const WAITING_MAX: usize = 512;
+
 /// The shortest interval of `watch`.
 const WATCH_MS_MIN: u64 = 100;
 
@@ -208,6 +212,10 @@ impl Arbiter {
             Ok(ask) => ask,
             Err(reason) => return self.refuse_line(key, &reason),
         };
+        if self.machine.waiting_of(user) >= WAITING_MAX {
+            let why = format!("{WAITING_MAX} jobs of user {user} wait already");
+            return self.refuse_line(key, &why);
+        }
         let Some(job) = self.identity.next_job() else {
             return self.refuse_line(key, NO_NUMBER_LEFT);
         };

@@ -138,3 +138,28 @@ fn where_only_jobs_are_connected_the_next_command_is_told_so() {
     let told = |part: &str| said.iter().any(|said| said.contains(part));
     assert!(told("no room for one more connection"), "{said:?}");
 }
+
+#[test]
+fn the_line_of_one_user_has_an_end() {
+    raise_limit();
+    let world = World::new(&[1024]);
+    let (_running, _placed) = world.placed("1024MiB", 1);
+    let mut line = Vec::new();
+    let last = loop {
+        match world.submit("1MiB", 1, true) {
+            (waits, Reply::Waiting { .. }) => line.push(waits),
+            (_, other) => break other,
+        }
+        assert!(line.len() <= 512, "there is no end");
+    };
+    assert!(reason(&last).contains("512 jobs of user"), "{last:?}");
+    let begun = Instant::now();
+    assert_eq!(world.snapshot().tenants.len(), 513);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    // Who goes makes room.
+    line.pop();
+    until(
+        || world.submit("1MiB", 1, true).1,
+        |reply| matches!(reply, Reply::Waiting { .. }),
+    );
+}

@@ -10,6 +10,7 @@
 //! its patience only those go before it that came before it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use sublet_model::{Class, Milli, Part, Time};
@@ -62,13 +63,26 @@ impl fmt::Display for StartCondition {
 /// Where a job stands in the line; smaller goes first.
 type Place = (Reverse<i32>, bool, u64, Time, JobId);
 
+/// Where a job stands whose user has that share of the cards.
+fn place_in_line(now: Time, id: JobId, ask: &JobAsk, since: Time, share: u64) -> Place {
+    let is_patient = now < since.plus_ms(PATIENCE_MS);
+    let share = if is_patient { share } else { 0 };
+    (Reverse(ask.priority), is_patient, share, since, id)
+}
+
 impl Machine {
     /// Puts those that wait in their order.
     pub(super) fn line_up(&mut self, now: Time) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let shares = self.shares();
+        let share = |ask: &JobAsk| ask.user.and_then(|user| shares.get(&user)).copied();
         let mut line: Vec<(Place, JobId)> = Vec::with_capacity(self.queue.len());
         for &id in &self.queue {
             let job = &self.jobs[&id];
-            line.push((self.place_in_line(now, id, &job.ask, job.since), id));
+            let share = share(&job.ask).unwrap_or(0);
+            line.push((place_in_line(now, id, &job.ask, job.since, share), id));
         }
         line.sort_unstable();
         self.queue = line.into_iter().map(|(_, id)| id).collect();
@@ -76,21 +90,41 @@ impl Machine {
 
     /// How many of those that wait go before a job that comes now.
     pub(super) fn ahead_of(&self, now: Time, id: JobId, ask: &JobAsk) -> u32 {
-        let own = self.place_in_line(now, id, ask, now);
+        let shares = self.shares();
+        let place = |id, ask: &JobAsk, since| {
+            let share = ask.user.and_then(|user| shares.get(&user)).copied();
+            place_in_line(now, id, ask, since, share.unwrap_or(0))
+        };
+        let own = place(id, ask, now);
         let before = self.queue.iter().filter(|&&other| {
             let job = &self.jobs[&other];
-            self.place_in_line(now, other, &job.ask, job.since) < own
+            place(other, &job.ask, job.since) < own
         });
         u32::try_from(before.count()).unwrap_or(u32::MAX)
     }
 
-    fn place_in_line(&self, now: Time, id: JobId, ask: &JobAsk, since: Time) -> Place {
-        let is_patient = now < since.plus_ms(PATIENCE_MS);
-        let share = match is_patient {
-            true => ask.user.map_or(0, |user| self.share_of(user)),
-            false => 0,
-        };
-        (Reverse(ask.priority), is_patient, share, since, id)
+    /// What each user's jobs have of the machine, as in [`Machine::share_of`]. Found once for the
+    /// whole line: to add it up for each job that waits costs as many looks as there are pairs of
+    /// jobs.
+    fn shares(&self) -> BTreeMap<UserId, u64> {
+        let mut shares = BTreeMap::new();
+        for job in self.jobs.values().filter(|job| !job.held.is_empty()) {
+            if let Some(user) = job.ask.user {
+                let own = job
+                    .held
+                    .iter()
+                    .map(|held| self.share_of_card(&job.ask, held));
+                *shares.entry(user).or_default() += own.sum::<u64>();
+            }
+        }
+        shares
+    }
+
+    /// How many of a user's jobs wait.
+    #[must_use]
+    pub fn waiting_of(&self, user: UserId) -> usize {
+        let waiting = self.queue.iter().filter_map(|id| self.jobs.get(id));
+        waiting.filter(|job| job.ask.user == Some(user)).count()
     }
 
     /// What a user's jobs have of the machine, in thousandths of cards: of each card the larger of

@@ -147,7 +147,7 @@ proptest! {
         arrivals.sort_unstable();
         // The first job of its user ends at once where nobody looks after it: it has its hour.
         let mut ends = vec![(60_000, JobId(1))];
-        let mut lasts = std::collections::BTreeMap::new();
+        let mut lasts = BTreeMap::new();
         let (mut now, mut next) = (0, 0);
         let mut started = None;
         while started.is_none() && now <= PATIENCE_MS + 4_000_000 {
