@@ -55,6 +55,7 @@ use self::readings::DriverReadings;
 use self::sources::{Source, Sources};
 use self::turns::CardTurns;
 use crate::admin::Counters;
+use crate::closers::Closers;
 use crate::error::{ArbiterError, at};
 use crate::gauge;
 use crate::gpu::{GpuView, Sampler, uuid_bytes};
@@ -63,7 +64,7 @@ use crate::job_record::JobRecords;
 use crate::lock::Lock;
 use crate::poller::Key;
 use crate::runtime::{Audience, Folder};
-use crate::socket::accept;
+use crate::socket;
 
 pub use self::containers::{ContainerCard, ContainerJob, Handle, HandleError};
 pub use self::options::{ExclusiveSlices, OPPORTUNISTIC_DUTY, Options, TimeSharing};
@@ -92,6 +93,8 @@ pub struct Arbiter {
     mps: Option<Mps>,
     opportunistic_duty: Milli,
     counters: Counters,
+    /// Close what tenants can make slow to close.
+    closers: Closers,
 }
 
 impl Arbiter {
@@ -126,8 +129,8 @@ impl Arbiter {
         for (card, figures) in figures.iter().enumerate() {
             machine.set_context(card, figures.context);
         }
-        let mut sources = Sources::new()?;
-        let listeners = Listeners::open(&options.folder, audience, &mut sources)?;
+        let (mut sources, closers) = (Sources::new()?, Closers::default());
+        let listeners = Listeners::open(&options.folder, audience, &mut sources, &closers)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
         let identity = Identity::after(lock, host, records.last());
         let turns = CardTurns::new(
@@ -156,6 +159,7 @@ impl Arbiter {
             mps,
             opportunistic_duty: options.time.opportunistic_duty,
             counters: Counters::default(),
+            closers,
         };
         arbiter.open_sources()?;
         arbiter.tend_mps();
@@ -172,6 +176,8 @@ impl Arbiter {
         sources.add(&self.commands, "commands", Source::Commands)?;
         sources.add(&self.turns, "the end of a turn", Source::Turns)?;
         if let Some(name) = self.identity.host_name() {
+            // Who asks who has it has nothing to send.
+            let _ = socket::refuse_descriptors(name);
             sources.add(name, "the host's name", Source::HostName)?;
         }
         if let Some(stop) = &self.stop {
@@ -239,7 +245,11 @@ impl Arbiter {
             Source::Mps => self.tend_mps(),
             Source::HostName => {
                 // Whoever connects wants to know who has the name. The kernel has told him.
-                let _ = self.identity.host_name().map(accept);
+                let closers = &self.closers;
+                let _ = self
+                    .identity
+                    .host_name()
+                    .map(|name| socket::accept_at(name, closers));
             }
             Source::Stop => self.lifetime.stop(),
         }
@@ -249,6 +259,7 @@ impl Arbiter {
         // From this thread and no other: a heartbeat says that the arbiter works, not that it
         // exists. Nothing here waits for the driver.
         self.jobs.beat(now);
+        self.commands.beat(now);
         self.tend_mps();
         self.turns.settle();
         self.coordinate_turns();
@@ -256,6 +267,7 @@ impl Arbiter {
         self.record_those_behind();
         self.yield_to_root();
         self.hear_knocks_again();
+        self.listen_again();
         self.take_use();
         if !self.lifetime.is_settled() && self.machine.wake_at().is_none() {
             self.lifetime.settle();

@@ -9,15 +9,17 @@
 //! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
 //! and who misbehaves loses his own connection.
 //!
-//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `stamp`, `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`,
+//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `closers`, `stamp`, `host_lock`,
+//! `job_record`, `pages`, `job_pages`, `gpu`,
 //! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 #![expect(
     unsafe_code,
-    reason = "maps shared pages, asks the kernel for a peer's pidfd, has children end with it, and calls the driver's C functions"
+    reason = "maps shared pages, asks the kernel for a peer's pidfd, has children end with it, asks the kernel to refuse descriptors, and calls the driver's C functions"
 )]
 
 pub mod admin;
 mod arbiter;
+mod closers;
 mod driver;
 mod error;
 pub mod gauge;

@@ -136,6 +136,28 @@ impl ControlMemory {
 /// What the kernel calls the memory of a ledger among a process's descriptors.
 pub(crate) const LEDGER_NAME: &str = "sublet-ledger";
 
+/// True if that file has the form of a ledger. Nothing that is asked here waits for a file system,
+/// and such a file can be closed without waiting for anybody: it is memory, and little of it.
+pub(crate) fn is_ledger(file: &OwnedFd) -> bool {
+    form_of(file).is_ok()
+}
+
+/// The version that a ledger's size tells, and the size.
+fn form_of(memory: &OwnedFd) -> Result<(u16, usize), PagesError> {
+    // First of all: the kernel answers this itself, and says no for what is no memory. To ask for
+    // the size of anything else could wait for a file system that a tenant serves.
+    let seals = rustix::fs::fcntl_get_seals(memory)
+        .map_err(|_| PagesError::NotOurs("it cannot be sealed"))?;
+    if !seals.contains(FIXED) {
+        return Err(PagesError::NotOurs("it is not sealed"));
+    }
+    let about = rustix::fs::fstat(memory).map_err(failed("looking at"))?;
+    let size = usize::try_from(about.st_size).unwrap_or_default();
+    let version = (OLDEST..=VERSION).find(|version| AnyLedger::bytes(*version) == Some(size));
+    let version = version.ok_or(PagesError::NotOurs("it has another size"))?;
+    Ok((version, size))
+}
+
 /// The page that the tenant writes too.
 #[derive(Debug)]
 pub(crate) struct LedgerMemory {
@@ -165,15 +187,7 @@ impl LedgerMemory {
     /// Takes over a ledger that a predecessor made and a process kept. Its version is told by
     /// its size: the tenant can write all that is on the page, and no seal lets it change that.
     pub(crate) fn adopt(memory: OwnedFd) -> Result<LedgerMemory, PagesError> {
-        let seals = rustix::fs::fcntl_get_seals(&memory)
-            .map_err(|_| PagesError::NotOurs("it cannot be sealed"))?;
-        if !seals.contains(FIXED) {
-            return Err(PagesError::NotOurs("it is not sealed"));
-        }
-        let about = rustix::fs::fstat(&memory).map_err(failed("looking at"))?;
-        let size = usize::try_from(about.st_size).unwrap_or_default();
-        let version = (OLDEST..=VERSION).find(|version| AnyLedger::bytes(*version) == Some(size));
-        let version = version.ok_or(PagesError::NotOurs("it has another size"))?;
+        let (version, size) = form_of(&memory)?;
         let mapping = Mapping::of(&memory, size)?;
         // SAFETY: mapped shared and writable for as long as the mapping, which is dropped
         // after the reference; of this size, and sealed against being made shorter.

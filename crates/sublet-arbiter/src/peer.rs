@@ -94,6 +94,11 @@ pub(crate) fn holder_of(socket: &impl AsFd) -> io::Result<(u32, u32)> {
     Ok((pid, credentials.uid))
 }
 
+/// Whose process made that connection; nobody's where the kernel does not say.
+pub(crate) fn user(socket: &impl AsFd) -> UserId {
+    UserId(raw_credentials(socket).map_or(u32::MAX, |credentials| credentials.uid))
+}
+
 /// The credentials as numbers: the PID is 0 for a process in a PID namespace that is not
 /// below ours, which the crates' type for them cannot hold.
 fn raw_credentials(socket: &impl AsFd) -> io::Result<libc::ucred> {

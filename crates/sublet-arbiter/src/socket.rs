@@ -1,61 +1,216 @@
 //! The two kinds of socket: how they are put into a folder, and how a message with
-//! descriptors is sent and received. Nothing here blocks.
+//! descriptors is sent and received. Nothing here blocks, the end of a connection included.
+//!
+//! A tenant can send any file, and whoever closes it last may have to wait for it ([`Closers`]). So
+//! a message is looked at before it is taken: one descriptor of a sealed memory file may come with
+//! it, and any other is left where it is. It is closed with the connection, by another thread.
+//! Where the kernel can refuse descriptors (Linux 6.16), it does so at sockets that need none,
+//! which then need no look and no thread.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use sublet_abi::message::MESSAGE_BYTES_MAX;
 
+use crate::closers::{Closers, Owner};
 use crate::error::{ArbiterError, at};
+use crate::pages::is_ledger;
+use crate::peer;
 
-/// How many descriptors of one message are taken; the kernel closes the others.
-const DESCRIPTORS_MAX: usize = 4;
+/// How many descriptors of one message are looked at: one is good, and two are too many.
+const DESCRIPTORS_MAX: usize = 2;
 
 /// How many connections may wait to be accepted: three hundred programs that start at once
 /// must not be turned away (the kernel cuts it to `net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// Listens at `path`, in place of whatever was left there.
-pub(crate) fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, ArbiterError> {
-    let place = path.display();
-    if let Err(error) = fs::remove_file(path)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(at("removing the old socket", place)(error));
-    }
-    let address = SocketAddrUnix::new(path).map_err(at(
-        "a socket's path has at most 107 characters; naming",
-        place,
-    ))?;
-    let place = path.display();
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
-        .map_err(at("making a socket for", place))?;
-    let place = path.display();
-    rustix::net::bind(&socket, &address).map_err(at("binding", place))?;
-    let place = path.display();
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(at("setting the mode of", place))?;
-    let place = path.display();
-    rustix::net::listen(&socket, BACKLOG).map_err(at("listening on", place))?;
-    Ok(socket)
+/// `SO_PASSRIGHTS` (Linux 6.16, include/uapi/asm-generic/socket.h), which the `libc` crate does not
+/// have.
+const SO_PASSRIGHTS: i32 = 83;
+
+/// A socket at which tenants connect.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: Guarded,
+    /// Whose all who connect are; nothing where that is told by the user.
+    owner: Option<Owner>,
 }
 
-/// The next connection; `None` if there is none.
-pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
-    use rustix::io::Errno;
+/// A connection to a tenant.
+#[derive(Debug)]
+pub(crate) struct Connection(Guarded);
+
+/// A socket in which files of others may lie.
+#[derive(Debug)]
+struct Guarded {
+    /// Nothing only while it is dropped.
+    socket: Option<OwnedFd>,
+    owner: Owner,
+    /// The kernel lets no descriptor in, and none came before.
+    holds_none: bool,
+    closers: Closers,
+}
+
+impl AsFd for Guarded {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Some(socket) => socket.as_fd(),
+            None => unreachable!("a socket is taken out only while it is dropped"),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take()
+            && !self.holds_none
+        {
+            // Whoever is at the other end learns it now, whenever it is closed.
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            self.closers.close(self.owner, [socket]);
+        }
+    }
+}
+
+impl Listener {
+    /// Listens at `path`, in place of whatever was left there. All who connect are `owner`'s, or
+    /// else their user's.
+    pub(crate) fn open(
+        path: &Path,
+        kind: SocketType,
+        mode: u32,
+        owner: Option<Owner>,
+        closers: &Closers,
+    ) -> Result<Listener, ArbiterError> {
+        let place = || path.display();
+        if let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(at("removing the old socket", place())(error));
+        }
+        let address = SocketAddrUnix::new(path).map_err(at(
+            "a socket's path has at most 107 characters; naming",
+            place(),
+        ))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+            .map_err(at("making a socket for", place()))?;
+        bind(&socket, path, &address, mode).map_err(at("binding", place()))?;
+        // Connections have it from the listener. Those of processes may bring a ledger.
+        let holds_none = kind == SocketType::STREAM && refuse_descriptors(&socket);
+        rustix::net::listen(&socket, BACKLOG).map_err(at("listening on", place()))?;
+        Ok(Listener {
+            socket: Guarded {
+                socket: Some(socket),
+                owner: owner.unwrap_or(Owner::Anyone),
+                holds_none,
+                closers: closers.clone(),
+            },
+            owner,
+        })
+    }
+
+    /// The next connection; `None` if there is none.
+    pub(crate) fn accept(&self) -> rustix::io::Result<Option<Connection>> {
+        let Guarded {
+            holds_none,
+            closers,
+            ..
+        } = &self.socket;
+        accept(self, self.owner, *holds_none, closers)
+    }
+
+    /// True if whoever comes here need not be let in, because too much waits to be closed.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let closers = &self.socket.closers;
+        match self.owner {
+            Some(owner) => closers.are_stuck(owner) || closers.are_crowded(),
+            None => closers.are_crowded(),
+        }
+    }
+}
+
+/// Gives a socket its place in the file system, and the mode there. To change the mode by the path
+/// would be to change whatever somebody has put there meanwhile, or what that points to: so it is
+/// done by a descriptor of what is there, which has to be a socket of ours.
+fn bind(socket: &OwnedFd, path: &Path, address: &SocketAddrUnix, mode: u32) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(mode);
+    // Never more open than it is to be; the mask of this process may take some of it away.
+    rustix::fs::fchmod(socket, mode)?;
+    rustix::net::bind(socket, address)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let there = rustix::fs::open(path, flags, Mode::empty())?;
+    let about = rustix::fs::fstat(&there)?;
+    let is_socket = FileType::from_raw_mode(about.st_mode) == FileType::Socket;
+    if !is_socket || about.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("somebody has put something else there"));
+    }
+    // The kernel changes no mode by such a descriptor itself, but by this name of it.
+    let by_descriptor = format!("/proc/self/fd/{}", there.as_raw_fd());
+    Ok(rustix::fs::chmod(by_descriptor, mode)?)
+}
+
+/// Has the kernel refuse messages that carry descriptors. False if it cannot.
+pub(crate) fn refuse_descriptors(socket: &impl AsFd) -> bool {
+    let off: i32 = 0;
+    // SAFETY: the descriptor is open, and the kernel reads one `int`.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const off).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    done == 0
+}
+
+/// The next connection to a socket that is no [`Listener`]; `None` if there is none.
+pub(crate) fn accept_at(
+    listener: &OwnedFd,
+    closers: &Closers,
+) -> rustix::io::Result<Option<Connection>> {
+    accept(listener, Some(Owner::Anyone), false, closers)
+}
+
+fn accept(
+    listener: &impl AsFd,
+    owner: Option<Owner>,
+    holds_none: bool,
+    closers: &Closers,
+) -> rustix::io::Result<Option<Connection>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listener, flags) {
-        Ok(connection) => Ok(Some(connection)),
+        Ok(socket) => Ok(Some(Connection(Guarded {
+            owner: owner.unwrap_or_else(|| Owner::User(peer::user(&socket))),
+            socket: Some(socket),
+            holds_none,
+            closers: closers.clone(),
+        }))),
         // Gone again, or none at all.
         Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         // The kernel looks for a descriptor before it looks for a connection.
@@ -66,7 +221,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> 
 
 /// One descriptor in reserve. When there are no others, it makes room to accept a connection
 /// and close it: one that nobody accepts would wake the arbiter again and again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Spare(Option<OwnedFd>);
 
 impl Spare {
@@ -76,9 +231,9 @@ impl Spare {
     }
 
     /// Turns the next connection away, with some last words for it.
-    pub(crate) fn shed(&mut self, listener: &OwnedFd, farewell: impl FnOnce(&OwnedFd)) {
+    pub(crate) fn shed(&mut self, listener: &Listener, farewell: impl FnOnce(&Connection)) {
         self.0 = None;
-        if let Ok(Some(connection)) = accept(listener) {
+        if let Ok(Some(connection)) = listener.accept() {
             farewell(&connection);
         }
         *self = Spare::new();
@@ -88,42 +243,123 @@ impl Spare {
 /// What one attempt to receive gave.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A message, cut off if it was longer than any of ours.
+    /// A message, cut off if it was longer than any of ours, and the memory that came with it.
     Message(Vec<u8>, Vec<OwnedFd>),
+    /// A message with descriptors that nobody should send. It stays where it is, and nothing that
+    /// comes after it can be had.
+    Foreign,
     /// Nothing yet.
     Nothing,
     /// The other side is gone.
     Closed,
 }
 
-/// Receives one message.
-pub(crate) fn receive(socket: &impl AsFd) -> Received {
-    // One byte more than any message has, so that a longer one is seen to be longer.
-    let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut beside,
-        RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
-    );
-    let mut descriptors = Vec::new();
-    for message in beside.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            descriptors.extend(fds);
+/// What one attempt to read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// So many bytes.
+    Bytes(usize),
+    /// Descriptors, which nobody should send here.
+    Foreign,
+    /// Nothing yet.
+    Nothing,
+    /// The other side writes no more.
+    Ended,
+}
+
+impl Connection {
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> Owner {
+        self.0.owner
+    }
+
+    /// True if so much of its owner's waits to be closed that nothing of it may be read.
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.0.holds_none && self.0.closers.are_stuck(self.0.owner)
+    }
+
+    /// Lets no more descriptors in, if the kernel can do that and none came already.
+    pub(crate) fn refuse_descriptors(&mut self) {
+        // What came before is looked at as it always was.
+        self.0.holds_none = refuse_descriptors(self) && !has(self, PollFlags::IN);
+    }
+
+    /// Receives one message.
+    pub(crate) fn receive(&self) -> Received {
+        // One byte more than any message has, so that a longer one is seen to be longer.
+        let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
+        let memory = match self.0.holds_none {
+            true => Vec::new(),
+            false => match self.peek(&mut bytes) {
+                Ok((0, _)) => return Received::Closed,
+                Ok((_, descriptors)) => descriptors,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Received::Nothing,
+                Err(Errno::PERM) => return Received::Foreign,
+                Err(_) => return Received::Closed,
+            },
+        };
+        // What else the message carries is memory that is held here already, or nothing.
+        match rustix::net::recv(self, &mut bytes, RecvFlags::DONTWAIT) {
+            // An empty datagram looks like the end, and nobody of ours sends one.
+            Ok((_, 0)) => Received::Closed,
+            Ok((_, len)) => Received::Message(bytes[..len.min(bytes.len())].to_vec(), memory),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Received::Nothing,
+            Err(_) => Received::Closed,
         }
     }
-    use rustix::io::Errno;
-    match received {
-        // An empty datagram looks like the end, and nobody of ours sends one.
-        Ok(message) if message.bytes == 0 => Received::Closed,
-        Ok(message) => {
-            let len = message.bytes.min(bytes.len());
-            Received::Message(bytes[..len].to_vec(), descriptors)
+
+    /// Reads what has arrived, from a stream.
+    pub(crate) fn read(&self, part: &mut [u8]) -> Read {
+        let read = match self.0.holds_none {
+            true => Ok(part.len()),
+            false => self.look(part),
+        };
+        let read = read.and_then(|len| match len {
+            0 => Ok(0),
+            len => Ok(rustix::net::recv(self, &mut part[..len], RecvFlags::DONTWAIT)?.1),
+        });
+        match read {
+            Ok(0) => Read::Ended,
+            Ok(len) => Read::Bytes(len.min(part.len())),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Read::Nothing,
+            Err(Errno::PERM) => Read::Foreign,
+            Err(_) => Read::Ended,
         }
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Received::Nothing,
-        Err(_) => Received::Closed,
+    }
+
+    /// How many bytes of a stream can be read without meeting a descriptor; `PERM` for none.
+    fn look(&self, part: &mut [u8]) -> rustix::io::Result<usize> {
+        // A byte out of band would be dropped on the way, and what it carries with it.
+        rustix::net::sockopt::set_socket_oobinline(self, true)?;
+        let (len, descriptors) = self.peek(part)?;
+        match descriptors.is_empty() {
+            true => Ok(len),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// The next message, which stays where it is, and the memory that it carries; `PERM` if it
+    /// carries anything else. What is looked at is never closed last here, but `close` of some files
+    /// waits every time.
+    fn peek(&self, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message =
+            rustix::net::recvmsg(self, &mut [IoSliceMut::new(bytes)], &mut beside, flags)?;
+        let mut descriptors = Vec::new();
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                descriptors.extend(fds);
+            }
+        }
+        let is_whole = !message.flags.contains(ReturnFlags::CTRUNC);
+        let is_ours = descriptors.len() < DESCRIPTORS_MAX && descriptors.iter().all(is_ledger);
+        if is_whole && is_ours {
+            return Ok((message.bytes, descriptors));
+        }
+        self.0.closers.close(self.0.owner, descriptors);
+        Err(Errno::PERM)
     }
 }
 
@@ -158,3 +394,6 @@ fn has(socket: &impl AsFd, news: PollFlags) -> bool {
     let polled = poll(&mut one, Some(&now));
     matches!(polled, Ok(n) if n > 0)
 }
+
+#[cfg(test)]
+mod tests;

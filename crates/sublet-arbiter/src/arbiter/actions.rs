@@ -237,6 +237,8 @@ impl Arbiter {
             socket::send(&connection.socket, &message.encode(), &descriptors).is_ok()
         });
         connection.progress = Progress::Welcome;
+        // It has nothing more to bring.
+        connection.socket.refuse_descriptors();
         debug!(%job, %pid, slot = slot.get(), again, sent, "process welcomed");
         if sent {
             self.counters.joined += 1;

@@ -8,18 +8,19 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustix::process::Resource;
 use sublet_share::{JobId, Pid, UserId};
 use tracing::debug;
 
-use super::listeners::ACCEPTS_A_TURN;
+use super::listeners::{ACCEPTS_A_TURN, Door};
 use super::sources::{Source, Sources};
 use super::{Arbiter, now_ms};
 use crate::admin::Reply;
+use crate::closers::oldest_of_most;
 use crate::peer::Peer;
 use crate::poller::Key;
-use crate::socket;
+use crate::socket::{Connection, Read};
 
 /// How many connections without a job there may be. Three hundred programs that start together
 /// are all among them for a moment.
@@ -42,7 +43,7 @@ const UNREAD_MAX: usize = 1024 * 1024;
 /// A command's connection.
 #[derive(Debug)]
 pub(super) struct AdminConnection {
-    socket: OwnedFd,
+    socket: Connection,
     pub(super) pid: Pid,
     pub(super) user: UserId,
     /// Taken when the process becomes a job's root.
@@ -84,21 +85,27 @@ pub(super) struct AdminConnections(BTreeMap<Key, AdminConnection>);
 impl Arbiter {
     pub(super) fn accept_admins(&mut self) {
         for _ in 0..ACCEPTS_A_TURN {
-            match socket::accept(&self.listeners.admin) {
+            if self.pauses(Door::Admin) {
+                return;
+            }
+            match self.listeners.admin.accept() {
                 Ok(Some(socket)) => self.add_admin(socket),
                 Ok(None) => return,
                 // No descriptors left: somebody must go before somebody can come.
                 Err(error) if self.make_room() => debug!(%error, "a command made room"),
                 Err(error) => {
                     debug!(%error, "a command cannot be let in");
-                    let listeners = &mut self.listeners;
-                    return listeners.spare.shed(&listeners.admin, turn_away);
+                    return self.shed(Door::Admin, turn_away);
                 }
             }
         }
     }
 
-    fn add_admin(&mut self, socket: OwnedFd) {
+    fn add_admin(&mut self, socket: Connection) {
+        // Of whose files too many wait, nothing is read.
+        if socket.is_stuck() {
+            return turn_away(&socket);
+        }
         if self.admins.jobless().count() >= jobless_max() {
             self.make_room();
         }
@@ -160,14 +167,16 @@ impl AdminConnections {
         all.filter(|(_, one)| one.job.is_none())
     }
 
-    /// Of those without a job the one that has been there longest; one that watches only if there
-    /// is no other.
+    /// Of those without a job, of the user that has most of them, the one that has been there
+    /// longest; one that watches only if there is no other.
     fn most_dispensable(&self) -> Option<Key> {
-        // Keys rise with time.
-        let longest = self
-            .jobless()
-            .min_by_key(|(key, one)| (one.watch.is_some(), *key));
-        longest.map(|(key, _)| key)
+        let owned = |watches: bool| {
+            let meant = self
+                .jobless()
+                .filter(move |(_, one)| one.watch.is_some() == watches);
+            oldest_of_most(meant.map(|(key, one)| (one.socket.owner(), key)))
+        };
+        owned(false).or_else(|| owned(true))
     }
 
     fn silent(&self, now: u64) -> Vec<Key> {
@@ -247,7 +256,7 @@ fn jobless_max() -> usize {
 }
 
 /// Says why, to one that cannot be let in.
-fn turn_away(socket: &OwnedFd) {
+fn turn_away(socket: &Connection) {
     let refused = Reply::Refused {
         reason: "the arbiter has no room for one more connection: every one is a job's".to_owned(),
         is_final: false,
@@ -261,7 +270,7 @@ fn turn_away(socket: &OwnedFd) {
 }
 
 impl AdminConnection {
-    fn new(socket: OwnedFd, peer: Peer) -> AdminConnection {
+    fn new(socket: Connection, peer: Peer) -> AdminConnection {
         AdminConnection {
             socket,
             pid: peer.pid,
@@ -282,14 +291,17 @@ impl AdminConnection {
     pub(super) fn read(&mut self) {
         while self.input.len() <= REQUEST_MAX {
             let mut part = [0; 4096];
-            match rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => self.has_ended = true,
-                Ok((_, n)) => {
-                    self.input.extend_from_slice(&part[..n.min(part.len())]);
+            match self.socket.read(&mut part) {
+                Read::Bytes(n) => {
+                    self.input.extend_from_slice(&part[..n]);
                     continue;
                 }
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(_) => self.has_ended = true,
+                Read::Nothing => {}
+                Read::Ended => self.has_ended = true,
+                Read::Foreign => {
+                    self.input.clear();
+                    self.has_ended = true;
+                }
             }
             return;
         }

@@ -6,7 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
@@ -14,13 +16,22 @@ use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_model::{Class, Count, MiB};
 use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise};
 
-use super::Arbiter;
 use super::admin_requests::NO_NUMBER_LEFT;
 use super::jobs::Root;
 use super::sources::Source;
+use super::{Arbiter, now_ms};
 use crate::admin::{Reply, Request, Snapshot};
+use crate::closers::Owner;
 use crate::job_pages::JobPages;
-use crate::socket;
+use crate::socket::Listener;
+
+/// How long a question waits for its answer, which takes a millisecond: the runtime cuts off who
+/// makes it wait for 2 s.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// Nobody waits for an arbiter that has not beaten for so long, five beats: those who ask one after
+/// the other would together wait for as many times [`ANSWER_MAX`].
+const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// Why a command to the arbiter came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +39,10 @@ pub enum HandleError {
     /// The arbiter has ended.
     #[error("the arbiter has ended")]
     Ended,
+    /// It does not answer in time. What was asked is not done any more, except that a container
+    /// that is gone is forgotten.
+    #[error("the arbiter does not answer")]
+    Late,
     /// It said no.
     #[error("{0}")]
     Refused(String),
@@ -91,11 +106,48 @@ pub(super) enum Command {
     Stop,
 }
 
+/// A command, and how it stands.
+type Sent = (Command, Arc<Standing>);
+
+/// Whether a question has been answered or given up: exactly one of the two, whoever is first.
+#[derive(Debug, Default)]
+struct Standing(AtomicU8);
+
+impl Standing {
+    const ASKED: u8 = 0;
+    const ANSWERED: u8 = 1;
+    const GIVEN_UP: u8 = 2;
+
+    fn is_given_up(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Standing::GIVEN_UP
+    }
+
+    /// The answer is sent from now on. False if nobody waits for it.
+    fn answer(&self) -> bool {
+        self.settle(Standing::ANSWERED)
+    }
+
+    /// Nobody waits for the answer from now on. False if it was sent.
+    fn give_up(&self) -> bool {
+        self.settle(Standing::GIVEN_UP)
+    }
+
+    fn settle(&self, to: u8) -> bool {
+        let (before, order) = (Standing::ASKED, Ordering::AcqRel);
+        let settled = self
+            .0
+            .compare_exchange(before, to, order, Ordering::Acquire);
+        settled.is_ok()
+    }
+}
+
 /// A way to talk to an arbiter from other threads.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    commands: Sender<Command>,
+    commands: Sender<Sent>,
     wake: Arc<OwnedFd>,
+    /// When it last beat, in milliseconds of the clock that the pages are written with.
+    beat_ms: Arc<AtomicU64>,
 }
 
 impl Handle {
@@ -103,7 +155,7 @@ impl Handle {
     /// cluster has counted that, and is believed.
     ///
     /// # Errors
-    /// A card is unknown, the number is taken, or the socket cannot be made.
+    /// A card is unknown, the number is taken, or the socket cannot be made; or it does not answer.
     pub fn add_container(&self, container: ContainerJob) -> Result<u64, HandleError> {
         let container = Box::new(container);
         self.ask(|answer| Command::Add { container, answer })
@@ -112,7 +164,7 @@ impl Handle {
     /// The container is gone. Its memory is free when its last process is.
     ///
     /// # Errors
-    /// The arbiter has ended, or does not know it.
+    /// The arbiter has ended, does not know it, or will do it later.
     pub fn remove_container(&self, id: u64) -> Result<(), HandleError> {
         self.ask(|answer| Command::Remove { id, answer })
     }
@@ -120,9 +172,22 @@ impl Handle {
     /// Everything there is to see.
     ///
     /// # Errors
-    /// The arbiter has ended.
+    /// The arbiter has ended, or does not answer.
     pub fn snapshot(&self) -> Result<Snapshot, HandleError> {
         self.ask(|answer| Command::Snapshot { answer })
+    }
+
+    /// The first [`Handle::snapshot`], without which nobody can begin: as long as it takes.
+    ///
+    /// # Errors
+    /// The arbiter has ended.
+    pub fn first_snapshot(&self) -> Result<Snapshot, HandleError> {
+        loop {
+            match self.snapshot() {
+                Err(HandleError::Late) => std::thread::sleep(ANSWER_MAX / 10),
+                other => return other,
+            }
+        }
     }
 
     /// What `admin.sock` would answer, if the request changes nothing and asks once.
@@ -136,16 +201,35 @@ impl Handle {
 
     /// Ends the arbiter in order; [`Arbiter::run`] then returns.
     pub fn stop(&self) {
-        let _ = self.commands.send(Command::Stop);
+        let _ = self.commands.send((Command::Stop, Arc::default()));
         self.wake();
+    }
+
+    /// How long ago the arbiter's thread last said that it works, which it does five times a
+    /// second.
+    #[must_use]
+    pub fn silent_for(&self) -> Duration {
+        let beat = self.beat_ms.load(Ordering::Relaxed);
+        Duration::from_millis(now_ms().saturating_sub(beat))
     }
 
     fn ask<T>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Result<T, HandleError> {
         let (answer, answered) = channel();
-        let sent = self.commands.send(command(answer));
-        sent.map_err(|_| HandleError::Ended)?;
+        let standing = Arc::<Standing>::default();
+        let sent = (command(answer), Arc::clone(&standing));
+        self.commands.send(sent).map_err(|_| HandleError::Ended)?;
         self.wake();
-        answered.recv().map_err(|_| HandleError::Ended)?
+        let limit = match self.silent_for() > SILENT_MAX {
+            true => Duration::ZERO,
+            false => ANSWER_MAX,
+        };
+        match answered.recv_timeout(limit) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Disconnected) => Err(HandleError::Ended),
+            Err(RecvTimeoutError::Timeout) if standing.give_up() => Err(HandleError::Late),
+            // It came in this moment.
+            Err(RecvTimeoutError::Timeout) => answered.recv().map_err(|_| HandleError::Ended)?,
+        }
     }
 
     fn wake(&self) {
@@ -156,9 +240,10 @@ impl Handle {
 /// The arbiter's end.
 #[derive(Debug)]
 pub(super) struct Commands {
-    sender: Sender<Command>,
-    receiver: Receiver<Command>,
+    sender: Sender<Sent>,
+    receiver: Receiver<Sent>,
     wake: Arc<OwnedFd>,
+    beat_ms: Arc<AtomicU64>,
 }
 
 impl Commands {
@@ -169,13 +254,20 @@ impl Commands {
             sender,
             receiver,
             wake: Arc::new(rustix::event::eventfd(0, flags)?),
+            beat_ms: Arc::new(AtomicU64::new(now_ms())),
         })
+    }
+
+    /// Says that the arbiter's thread works.
+    pub(super) fn beat(&self, now_ms: u64) {
+        self.beat_ms.store(now_ms, Ordering::Relaxed);
     }
 
     pub(super) fn handle(&self) -> Handle {
         Handle {
             commands: self.sender.clone(),
             wake: Arc::clone(&self.wake),
+            beat_ms: Arc::clone(&self.beat_ms),
         }
     }
 }
@@ -189,28 +281,43 @@ impl AsFd for Commands {
 impl Arbiter {
     pub(super) fn take_commands(&mut self) {
         let _ = rustix::io::read(&*self.commands.wake, &mut [0; 8]);
-        while let Ok(command) = self.commands.receiver.try_recv() {
-            match command {
-                Command::Add { container, answer } => {
-                    let added = self.add_container(*container);
+        while let Ok((command, standing)) = self.commands.receiver.try_recv() {
+            self.take_command(command, &standing);
+        }
+    }
+
+    /// Does what was asked, unless nobody waits for it any more.
+    fn take_command(&mut self, command: Command, standing: &Standing) {
+        match command {
+            Command::Add { .. } | Command::Snapshot { .. } | Command::Read { .. }
+                if standing.is_given_up() => {}
+            Command::Add { container, answer } => {
+                let added = self.add_container(*container);
+                if standing.answer() {
                     let _ = answer.send(added.map_err(HandleError::Refused));
-                }
-                Command::Remove { id, answer } => {
-                    let known = self.machine.job(JobId(id)).is_some();
+                } else if let Ok(id) = added {
+                    // Nobody knows of it.
                     self.apply(Event::Left(JobId(id)));
-                    let unknown = HandleError::Refused(format!("there is no job {id}"));
-                    let _ = answer.send(known.then_some(()).ok_or(unknown));
                 }
-                Command::Snapshot { answer } => {
-                    self.take_use();
-                    let _ = answer.send(Ok(self.snapshot()));
-                }
-                Command::Read { request, answer } => {
-                    let refused = HandleError::Refused("only questions are answered here".into());
-                    let _ = answer.send(self.read(&request).ok_or(refused));
-                }
-                Command::Stop => self.lifetime.stop(),
             }
+            Command::Remove { id, answer } => {
+                let known = self.machine.job(JobId(id)).is_some();
+                self.apply(Event::Left(JobId(id)));
+                let unknown = HandleError::Refused(format!("there is no job {id}"));
+                let removed = known.then_some(()).ok_or(unknown);
+                let _ = standing.answer() && answer.send(removed).is_ok();
+            }
+            Command::Snapshot { answer } => {
+                self.take_use();
+                let snapshot = self.snapshot();
+                let _ = standing.answer() && answer.send(Ok(snapshot)).is_ok();
+            }
+            Command::Read { request, answer } => {
+                let refused = HandleError::Refused("only questions are answered here".into());
+                let reply = self.read(&request).ok_or(refused);
+                let _ = standing.answer() && answer.send(reply).is_ok();
+            }
+            Command::Stop => self.lifetime.stop(),
         }
     }
 
@@ -232,7 +339,8 @@ impl Arbiter {
         }
         let path = container.dir.join("tenant.sock");
         // The container's processes have any user; the folder is in their container alone.
-        let listener = socket::listen(&path, SocketType::SEQPACKET, 0o666);
+        let (kind, owner) = (SocketType::SEQPACKET, Some(Owner::Job(job)));
+        let listener = Listener::open(&path, kind, 0o666, owner, &self.closers);
         let listener = listener.map_err(|error| error.to_string())?;
         let source = Source::ProcessListener(Some(job));
         let key = self.sources.add(&listener, "a container's socket", source);
@@ -298,5 +406,45 @@ impl Arbiter {
             return Err(format!("a job has 1 to {MAX_DEVICES} GPUs, not {n}"));
         }
         Ok(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_asks_a_standing_arbiter_waits_for_a_second_and_the_next_not_at_all() {
+        let commands = Commands::new().unwrap();
+        let handle = commands.handle();
+        let begun = Instant::now();
+        assert_eq!(handle.snapshot(), Err(HandleError::Late));
+        assert!(begun.elapsed() >= ANSWER_MAX && begun.elapsed() < 2 * ANSWER_MAX);
+        // It has not beaten since.
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(handle.silent_for() > SILENT_MAX);
+        let begun = Instant::now();
+        assert_eq!(handle.remove_container(1), Err(HandleError::Late));
+        assert!(begun.elapsed() < ANSWER_MAX / 2, "{:?}", begun.elapsed());
+        commands.beat(now_ms());
+        assert!(handle.silent_for() < SILENT_MAX);
+        // Both were given up, which the arbiter sees when it comes to them.
+        let sent: Vec<Sent> = commands.receiver.try_iter().collect();
+        assert_eq!(sent.len(), 2);
+        for (_, standing) in sent {
+            assert!(standing.is_given_up() && !standing.answer());
+        }
+        drop(commands);
+        assert_eq!(handle.snapshot(), Err(HandleError::Ended));
+    }
+
+    #[test]
+    fn a_question_is_answered_or_given_up_and_never_both() {
+        let standing = Standing::default();
+        assert!(standing.answer() && !standing.give_up() && !standing.is_given_up());
+        let standing = Standing::default();
+        assert!(standing.give_up() && !standing.answer() && standing.is_given_up());
     }
 }

@@ -12,6 +12,7 @@ use super::sources::Sources;
 use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
+use crate::socket::Listener;
 use crate::stamp::ProcessStamp;
 
 /// Where a job comes from, and so who its processes are.
@@ -28,7 +29,7 @@ pub(super) enum Root {
     },
     /// Everybody who comes by the socket in this folder.
     Container {
-        listener: OwnedFd,
+        listener: Listener,
         key: Key,
         socket: PathBuf,
     },
@@ -159,7 +160,7 @@ impl Root {
                 key,
                 socket,
             } => {
-                sources.remove(key, listener);
+                sources.remove(key, &listener);
                 let _ = std::fs::remove_file(socket);
                 None
             }

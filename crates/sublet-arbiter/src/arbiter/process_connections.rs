@@ -11,13 +11,13 @@ use sublet_abi::{ArbiterMessage, Hello, OLDEST, ProcessMessage};
 use sublet_share::{JobId, Pid};
 use tracing::debug;
 
-use super::jobs::Root;
-use super::listeners::ACCEPTS_A_TURN;
+use super::listeners::{ACCEPTS_A_TURN, Door};
 use super::sources::Source;
 use super::{Arbiter, now_ms};
+use crate::closers::oldest_of_most;
 use crate::peer::Peer;
 use crate::poller::Key;
-use crate::socket::{self, Received};
+use crate::socket::{self, Connection, Received};
 
 /// How many connections of processes without a slot there may be at one time. Three hundred
 /// programs that start together are all among them for a moment.
@@ -47,7 +47,7 @@ pub(super) enum Progress {
 /// A connection of a process.
 #[derive(Debug)]
 pub(super) struct ProcessConnection {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Connection,
     pub(super) pid: Pid,
     /// Taken when the process gets its slot.
     pub(super) pidfd: Option<OwnedFd>,
@@ -70,20 +70,20 @@ pub(super) struct ProcessConnections(BTreeMap<Key, ProcessConnection>);
 impl Arbiter {
     pub(super) fn accept_processes(&mut self, container: Option<JobId>) {
         for _ in 0..ACCEPTS_A_TURN {
-            let listener = match container {
-                None => &self.listeners.processes,
-                Some(job) => match self.jobs.root(job) {
-                    Some(Root::Container { listener, .. }) => listener,
-                    _ => return,
-                },
+            let door = Door::Processes(container);
+            if self.pauses(door) {
+                return;
+            }
+            let Some((listener, _)) = self.listener(door) else {
+                return;
             };
-            match socket::accept(listener) {
+            match listener.accept() {
                 Ok(Some(connection)) => self.add_process_connection(connection, container),
                 Ok(None) => return,
                 // No descriptors left: somebody must go before somebody can come.
                 Err(error) => {
                     debug!(%error, "a process cannot be let in");
-                    self.listeners.spare.shed(listener, |_| {});
+                    self.shed(door, |_| {});
                     self.drop_oldest_slotless();
                     return;
                 }
@@ -91,7 +91,12 @@ impl Arbiter {
         }
     }
 
-    fn add_process_connection(&mut self, socket: OwnedFd, container: Option<JobId>) {
+    fn add_process_connection(&mut self, socket: Connection, container: Option<JobId>) {
+        // Of whose files too many wait, nothing is read.
+        if socket.is_stuck() {
+            self.counters.sent_away += 1;
+            return;
+        }
         let peer = match Peer::of(&socket) {
             Ok(peer) => peer,
             Err(error) => {
@@ -136,10 +141,13 @@ impl Arbiter {
         }
     }
 
+    /// Of whoever has most of them: a user or container that comes often makes no room for itself
+    /// at the cost of others.
     fn drop_oldest_slotless(&mut self) {
-        // Keys rise with time, so the first is the oldest.
-        let oldest = self.connections.slotless().next();
-        if let Some(key) = oldest {
+        let slotless = self.connections.slotless();
+        let owned =
+            slotless.filter_map(|key| Some((self.connections.get(key)?.socket.owner(), key)));
+        if let Some(key) = oldest_of_most(owned) {
             self.drop_process_connection(key);
         }
     }
@@ -166,10 +174,15 @@ impl Arbiter {
         let Some(connection) = self.connections.get(key) else {
             return;
         };
-        match socket::receive(&connection.socket) {
+        match connection.socket.receive() {
             Received::Nothing => {}
             Received::Closed => self.drop_process_connection(key),
             Received::Message(bytes, descriptors) => self.take_message(key, &bytes, descriptors),
+            Received::Foreign => self.send_away(
+                key,
+                RefusedCode::Malformed,
+                "nothing but a ledger may come with a message",
+            ),
         }
     }
 
@@ -290,7 +303,7 @@ impl ProcessConnections {
     }
 }
 
-fn refuse(socket: &OwnedFd, code: RefusedCode, why: &str) {
+fn refuse(socket: &Connection, code: RefusedCode, why: &str) {
     let text = Text::new(why);
     let message = ArbiterMessage::Refused(RefusedHello { code, text }).encode();
     // Who does not read it, learns it from the closed connection.

@@ -15,6 +15,7 @@ mod crowd;
 mod host;
 mod hostile;
 mod jobs;
+mod lingering;
 mod pinned;
 mod records;
 mod restart;

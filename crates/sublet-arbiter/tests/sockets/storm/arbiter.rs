@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use sublet_arbiter::admin::Client;
-use sublet_arbiter::{Arbiter, Folder, Options};
+use sublet_arbiter::{Arbiter, Folder, HostPlace, Options};
 
 use super::fuse::Fuse;
 use crate::containers::{card, container};
@@ -104,7 +104,8 @@ impl Drop for Struck {
 
 /// A name of the host, as root's arbiter has one.
 pub(super) fn host_name(base: &Path) -> String {
-    format!("sublet-storm-{}", base.display())
+    let own = base.file_name().unwrap_or_default().to_string_lossy();
+    format!("sublet-storm-{own}")
 }
 
 /// Where a container's processes connect.
@@ -123,7 +124,10 @@ fn an_arbiter_in_a_storm() {
     let (view, _) = View::new(&[4096]);
     let mut options = Options::new(Folder::within(&base, "gpu"));
     options.shared = true;
-    options.host_name = Some(host_name(&base));
+    options.host = Some(HostPlace {
+        name: host_name(&base),
+        folder: base.join("host"),
+    });
     let arbiter = Arbiter::start(options, Box::new(view)).unwrap();
     let handle = arbiter.handle();
     let own = rustix::thread::gettid().as_raw_nonzero();

@@ -1,0 +1,286 @@
+//! Threads that close what may take long to close.
+//!
+//! A tenant can put any file into a message: a TCP connection that lingers, a file of a FUSE file
+//! system that never answers. Whoever closes the last descriptor of such a file waits, for as long
+//! as the tenant likes; and whoever closes a connection closes what lies unread in it. So the
+//! arbiter's thread closes neither: it hands them over, together with whose they are. Each owner
+//! has a few threads and no more, so that nobody waits for another's files.
+//!
+//! A thread that hangs holds no place in the table of descriptors, because the kernel takes the
+//! number back first. What waits for one holds its place, so whoever has much waiting here is
+//! listened to no longer ([`Closers::are_stuck`], [`Closers::are_crowded`]).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Resource;
+use sublet_share::{JobId, UserId};
+use tracing::warn;
+
+/// How many threads may close one owner's files at one time: a second one, so that one file that
+/// takes a second to close, as a device's may, does not hold up the owner's others.
+const THREADS_AN_OWNER: usize = 2;
+
+/// How many threads there may be. One is 64 KiB of address space and some 20 KiB of the kernel's.
+const THREADS_MAX: usize = 256;
+
+/// Where that many files of an owner wait, its threads hang. More than come at once from programs
+/// that end together and have said nothing wrong.
+const WAITING_MAX: usize = 64;
+
+/// Of so many descriptors that the process may have, one may wait here.
+const DESCRIPTORS_A_WAITING: u64 = 8;
+
+/// How long a thread waits for more before it ends.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// What a thread needs: it calls `close`.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Whose files they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A container: whoever came by its socket.
+    Job(JobId),
+    /// A user, who came by a socket that many can reach.
+    User(UserId),
+    /// Several: what waits at such a socket has not been looked at.
+    Anyone,
+}
+
+/// Of the owner that has most of these, the one with the lowest number, which is the oldest.
+pub(crate) fn oldest_of_most(owned: impl Iterator<Item = (Owner, u64)>) -> Option<u64> {
+    let mut owners: BTreeMap<Owner, (usize, u64)> = BTreeMap::new();
+    for (owner, number) in owned {
+        let (n, oldest) = owners.entry(owner).or_insert((0, number));
+        *n += 1;
+        *oldest = number.min(*oldest);
+    }
+    let most = owners
+        .into_values()
+        .max_by_key(|(n, oldest)| (*n, Reverse(*oldest)));
+    most.map(|(_, oldest)| oldest)
+}
+
+/// The threads, and what waits for them. All copies are the same one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Closers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something waits.
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    owners: BTreeMap<Owner, OwnersFiles>,
+    waiting: usize,
+    threads: usize,
+    /// Those of them that have nothing to close, or have just begun.
+    idle: usize,
+}
+
+#[derive(Debug, Default)]
+struct OwnersFiles {
+    waiting: VecDeque<OwnedFd>,
+    /// How many of the threads are closing one.
+    closing: usize,
+}
+
+impl Closers {
+    /// Closes them, now or later, in another thread.
+    pub(crate) fn close(&self, owner: Owner, files: impl IntoIterator<Item = OwnedFd>) {
+        let mut state = self.lock();
+        let files: Vec<OwnedFd> = files.into_iter().collect();
+        if files.is_empty() {
+            return;
+        }
+        let more = files.len();
+        let of_owner = state.owners.entry(owner).or_default();
+        of_owner.waiting.extend(files);
+        let may_have_thread = of_owner.has_next();
+        state.waiting += more;
+        if may_have_thread {
+            Shared::call_thread(&self.0, state);
+        }
+    }
+
+    /// True if so much of an owner's waits that nothing more of it may be taken.
+    pub(crate) fn are_stuck(&self, owner: Owner) -> bool {
+        let state = self.lock();
+        let of_owner = state.owners.get(&owner);
+        of_owner.is_some_and(|files| files.waiting.len() >= WAITING_MAX)
+    }
+
+    /// True if so much waits, of all owners together, that the process could run out of
+    /// descriptors.
+    pub(crate) fn are_crowded(&self) -> bool {
+        let limit = rustix::process::getrlimit(Resource::Nofile).current;
+        let most = limit.map_or(usize::MAX, |all| (all / DESCRIPTORS_A_WAITING) as usize);
+        self.lock().waiting >= most
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+}
+
+impl Shared {
+    /// Sees to it that a thread takes what waits: one that has nothing to do, or a new one.
+    fn call_thread(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
+        if state.idle > 0 {
+            shared.work.notify_one();
+            return;
+        }
+        if state.threads >= THREADS_MAX {
+            return;
+        }
+        state.threads += 1;
+        state.idle += 1;
+        drop(state);
+        let own = Arc::clone(shared);
+        let thread = std::thread::Builder::new()
+            .name("closer".to_owned())
+            .stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(move || Shared::work(&own)) {
+            let mut state = shared.lock();
+            state.threads -= 1;
+            state.idle -= 1;
+            // It waits for one of the others, or for the next call.
+            warn!(%error, "no thread to close a file with");
+        }
+    }
+
+    /// A thread's life.
+    fn work(shared: &Arc<Shared>) {
+        let mut state = shared.lock();
+        loop {
+            if let Some((owner, file)) = state.next() {
+                state.idle -= 1;
+                // This may take long, and whoever called may have meant another one too.
+                match state.has_next() {
+                    true => Shared::call_thread(shared, state),
+                    false => drop(state),
+                }
+                drop(file);
+                state = shared.lock();
+                state.idle += 1;
+                state.is_closed(owner);
+                continue;
+            }
+            let waited = shared.work.wait_timeout(state, IDLE);
+            let (awake, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = awake;
+            if waited.timed_out() && !state.has_next() {
+                state.idle -= 1;
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A file that may be closed now.
+    fn next(&mut self) -> Option<(Owner, OwnedFd)> {
+        let mut owners = self.owners.iter_mut();
+        let (owner, files) = owners.find(|(_, files)| files.has_next())?;
+        let file = files.waiting.pop_front()?;
+        files.closing += 1;
+        self.waiting -= 1;
+        Some((*owner, file))
+    }
+
+    fn has_next(&self) -> bool {
+        self.owners.values().any(OwnersFiles::has_next)
+    }
+
+    fn is_closed(&mut self, owner: Owner) {
+        if let Some(files) = self.owners.get_mut(&owner) {
+            files.closing -= 1;
+            if files.closing == 0 && files.waiting.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+}
+
+impl OwnersFiles {
+    fn has_next(&self) -> bool {
+        self.closing < THREADS_AN_OWNER && !self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A file that takes a minute to close while its other end is there.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        let minute = Some(Duration::from_secs(60));
+        rustix::net::sockopt::set_socket_linger(&writer, minute).unwrap();
+        writer.set_nonblocking(true).unwrap();
+        while writer.write(&[0; 65536]).is_ok() {}
+        (writer.into(), reader)
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "never so");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn whoever_has_most_makes_room() {
+        let [one, two] = [1, 2].map(|user| Owner::User(UserId(user)));
+        let room = |owned: &[(Owner, u64)]| oldest_of_most(owned.iter().copied());
+        assert_eq!(room(&[]), None);
+        assert_eq!(room(&[(one, 1), (two, 2)]), Some(1));
+        assert_eq!(room(&[(one, 1), (two, 7), (two, 5)]), Some(5));
+        assert_eq!(room(&[(one, 3), (two, 1), (two, 5), (one, 2)]), Some(1));
+    }
+
+    #[test]
+    fn who_hangs_holds_up_nobody_else() {
+        let closers = Closers::default();
+        let (bad, good) = (Owner::User(UserId(1)), Owner::Job(JobId(1)));
+        let mut readers = Vec::new();
+        for _ in 0..THREADS_AN_OWNER + WAITING_MAX {
+            assert!(!closers.are_stuck(bad));
+            let (file, reader) = lingering();
+            readers.push(reader);
+            closers.close(bad, [file]);
+        }
+        until(|| closers.lock().owners[&bad].closing == THREADS_AN_OWNER);
+        assert!(closers.are_stuck(bad) && !closers.are_stuck(good));
+        for _ in 0..100 {
+            closers.close(good, [std::fs::File::open("/dev/null").unwrap().into()]);
+        }
+        until(|| !closers.lock().owners.contains_key(&good));
+        let threads = closers.lock().threads;
+        assert!(threads <= 2 * THREADS_AN_OWNER, "{threads}");
+        // The other ends go, and nothing lingers any more.
+        drop(readers);
+        until(|| closers.lock().owners.is_empty());
+        assert_eq!(closers.lock().waiting, 0);
+        until(|| closers.lock().threads == 0);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a kernel does that cannot refuse descriptors: here nothing asks it to.
+
+use std::os::fd::FromRawFd;
+
+use super::*;
+use crate::pages::LedgerMemory;
+use sublet_abi::VERSION;
+use sublet_share::UserId;
+
+fn pair(kind: SocketType) -> (Connection, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (own, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let connection = Connection(Guarded {
+        socket: Some(own),
+        owner: Owner::User(UserId(1)),
+        holds_none: false,
+        closers: Closers::default(),
+    });
+    (connection, other)
+}
+
+fn null() -> OwnedFd {
+    fs::File::open("/dev/null").unwrap().into()
+}
+
+fn give(socket: &OwnedFd, bytes: &[u8], files: &[&OwnedFd], flags: SendFlags) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+    if !files.is_empty() {
+        assert!(beside.push(SendAncillaryMessage::ScmRights(&files)));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags).is_ok()
+}
+
+#[test]
+fn only_a_ledger_comes_with_a_message() {
+    let ledger = LedgerMemory::new(VERSION, 7).unwrap();
+    let ledger = ledger.memory().try_clone_to_owned().unwrap();
+    let (null, empty) = (null(), SendFlags::empty());
+    let crowd = vec![&null; 253];
+    for (files, bytes, expected) in [
+        (&[][..], &b"x"[..], "message 0"),
+        (&[&ledger], b"x", "message 1"),
+        (&[&null], b"x", "foreign"),
+        (&[&null], b"", "foreign"),
+        (&[&ledger, &null], b"x", "foreign"),
+        (&[&ledger, &ledger], b"x", "foreign"),
+        (&[&ledger, &ledger, &ledger], b"x", "foreign"),
+        (&crowd, b"x", "foreign"),
+    ] {
+        let (own, other) = pair(SocketType::SEQPACKET);
+        assert!(matches!(own.receive(), Received::Nothing));
+        assert!(give(&other, bytes, files, empty));
+        let said = match own.receive() {
+            Received::Message(text, files) => {
+                assert_eq!(text, bytes);
+                format!("message {}", files.len())
+            }
+            Received::Foreign => "foreign".to_owned(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said, expected, "{} descriptors", files.len());
+    }
+}
+
+#[test]
+fn a_stream_is_read_up_to_the_first_descriptor() {
+    let null = null();
+    let flags = [SendFlags::empty(), SendFlags::OOB];
+    for flags in flags {
+        let (own, other) = pair(SocketType::STREAM);
+        assert_eq!(own.read(&mut [0; 8]), Read::Nothing);
+        assert!(give(&other, b"before", &[], SendFlags::empty()));
+        let mut part = [0; 8];
+        assert_eq!(own.read(&mut part), Read::Bytes(6));
+        assert_eq!(&part[..6], b"before");
+        assert!(give(&other, b"x", &[&null], flags));
+        assert_eq!(own.read(&mut part), Read::Foreign, "{flags:?}");
+        drop(other);
+        assert_eq!(own.read(&mut part), Read::Foreign, "{flags:?}");
+    }
+    let (own, other) = pair(SocketType::STREAM);
+    drop(other);
+    assert_eq!(own.read(&mut [0; 8]), Read::Ended);
+}
+
+#[test]
+fn the_kernel_refuses_descriptors_where_it_can() {
+    let (mut own, other) = pair(SocketType::SEQPACKET);
+    own.refuse_descriptors();
+    if !own.0.holds_none {
+        println!("skipped: this kernel has no SO_PASSRIGHTS (Linux 6.16)");
+        return;
+    }
+    assert!(!give(&other, b"x", &[&null()], SendFlags::empty()));
+    assert!(give(&other, b"x", &[], SendFlags::empty()));
+    assert!(matches!(own.receive(), Received::Message(..)));
+    // What came before it refuses must be looked at all the same.
+    let (mut own, other) = pair(SocketType::SEQPACKET);
+    assert!(give(&other, b"x", &[&null()], SendFlags::empty()));
+    own.refuse_descriptors();
+    assert!(matches!(own.receive(), Received::Foreign));
+}
+
+#[test]
+fn a_sockets_mode_is_right_and_nothing_elses_is_changed() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for mode in [0o600, 0o666] {
+        let path = folder.path().join(format!("{mode:o}"));
+        let closers = Closers::default();
+        let listener = Listener::open(&path, SocketType::STREAM, mode, None, &closers);
+        assert_eq!(mode_of(&path), mode, "{listener:?}");
+    }
+    // Somebody else is there first with a link to a file of ours: the kernel does not bind there.
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    symlink(&file, &link).unwrap();
+    let address = SocketAddrUnix::new(&link).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    assert!(bind(&socket, &link, &address, 0o666).is_err());
+    // It is bound elsewhere, and what is at the path now is a link.
+    let elsewhere = SocketAddrUnix::new(folder.path().join("socket")).unwrap();
+    assert!(bind(&socket, &link, &elsewhere, 0o666).is_err());
+    assert_eq!(mode_of(&file), 0o600);
+}
+
+#[test]
+fn what_lay_unread_is_closed_with_its_connection() {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel writes two numbers.
+    assert_eq!(
+        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
+        0
+    );
+    // SAFETY: just made, and nobody else has them.
+    let [read, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    let (own, other) = pair(SocketType::SEQPACKET);
+    assert!(give(&other, b"x", &[&write], SendFlags::empty()));
+    drop(write);
+    assert!(matches!(own.receive(), Received::Foreign));
+    let is_closed = || has(&read, PollFlags::HUP);
+    assert!(!is_closed(), "it lies unread in the connection");
+    // Another thread closes both.
+    drop((own, other));
+    let begun = std::time::Instant::now();
+    while !is_closed() {
+        assert!(begun.elapsed().as_secs() < 20);
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,242 @@
+//! Files that take long to close: whoever sends one to the arbiter, in whatever way, makes
+//! nobody wait.
+//!
+//! The file here is a TCP connection with a full send queue, whose other end does not read, and
+//! which is to be kept until all is sent: `close` waits for that, whoever calls it last.
+
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use sublet_abi::message::SlotClaim;
+use sublet_abi::{Hello, OLDEST, ProcessMessage, SlotIndex, VERSION};
+use sublet_arbiter::HostPlace;
+
+use crate::child::Process;
+use crate::containers::{card, container};
+use crate::world::World;
+
+/// How long `close` of such a file would take: longer than a test takes.
+const LINGER: Duration = Duration::from_secs(20);
+
+/// The longest that the arbiter may stand still meanwhile.
+const STANDSTILL_MAX: Duration = Duration::from_secs(1);
+
+/// How many descriptors one message can carry: `SCM_MAX_FD` of the kernel.
+const MESSAGE_DESCRIPTORS_MAX: usize = 253;
+
+/// A file that takes [`LINGER`] to close.
+struct Lingering {
+    file: OwnedFd,
+    /// When this end is gone, nothing lingers any more.
+    _reader: TcpStream,
+}
+
+impl Lingering {
+    fn new() -> Lingering {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&writer, Some(LINGER)).unwrap();
+        writer.set_nonblocking(true).unwrap();
+        while writer.write(&[0; 65536]).is_ok() {}
+        Lingering {
+            file: writer.into(),
+            _reader: reader,
+        }
+    }
+
+    /// Gives the file away; what is left keeps it lingering.
+    fn send(self, socket: &OwnedFd, bytes: &[u8], flags: SendFlags) -> (TcpStream, bool) {
+        let is_sent = send(socket, bytes, &[self.file.as_fd()], flags);
+        if !is_sent {
+            // The kernel or the arbiter refused it, and this thread shall not wait for it either.
+            rustix::net::sockopt::set_socket_linger(&self.file, None).unwrap();
+        }
+        (self._reader, is_sent)
+    }
+}
+
+/// True if the kernel took the message.
+fn send(socket: &OwnedFd, bytes: &[u8], files: &[BorrowedFd<'_>], flags: SendFlags) -> bool {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_DESCRIPTORS_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    assert!(beside.push(SendAncillaryMessage::ScmRights(files)));
+    let flags = flags | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags).is_ok()
+}
+
+fn connect(kind: SocketType, address: &SocketAddrUnix) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    rustix::net::connect(&socket, address)
+        .is_ok()
+        .then_some(socket)
+}
+
+fn connect_to(kind: SocketType, path: &Path) -> OwnedFd {
+    connect(kind, &SocketAddrUnix::new(path).unwrap()).unwrap()
+}
+
+/// A hello of a process that was there before, and so brings a ledger.
+fn hello_of_before() -> Vec<u8> {
+    let slot = SlotIndex::of_process(1).unwrap();
+    let held = SlotClaim {
+        slot,
+        generation: 1,
+        claims: Default::default(),
+        host_bytes: 0,
+    };
+    let hello = Hello {
+        min_version: OLDEST,
+        max_version: VERSION,
+        held: Some(held),
+    };
+    ProcessMessage::Hello(hello).encode().to_vec()
+}
+
+/// Asks the arbiter again and again, and says how long the longest answer took.
+fn longest_answer(world: &World) -> Duration {
+    let until = Instant::now() + Duration::from_millis(600);
+    let mut longest = Duration::ZERO;
+    while Instant::now() < until {
+        let begun = Instant::now();
+        let _answer = world.handle.snapshot();
+        longest = longest.max(begun.elapsed());
+    }
+    longest
+}
+
+/// The arbiter goes on, and serves whoever else there is.
+fn assert_goes_on(world: &World, what: &str) {
+    let longest = longest_answer(world);
+    assert!(longest < STANDSTILL_MAX, "{what}: {longest:?}");
+    let begun = Instant::now();
+    let (_line, placed) = world.placed("1MiB", 1);
+    let mut process = Process::start(&world.socket());
+    let said = process.tell("hello");
+    assert!(said.starts_with("slot "), "{what}: {said}");
+    assert!(
+        world.job(placed.id).is_some() && begun.elapsed() < 5 * STANDSTILL_MAX,
+        "{what}"
+    );
+}
+
+#[test]
+fn a_file_that_lingers_stops_nobody_on_tenant_sock() {
+    let world = World::new(&[1024]);
+    let (_line, _placed) = world.placed("100MiB", 1);
+    let empty = SendFlags::empty();
+    let connect = || connect_to(SocketType::SEQPACKET, &world.socket());
+    let mut kept = Vec::new();
+    let mut give = |what: &str, words: &[&[u8]], closes: bool| {
+        let socket = connect();
+        for words in words {
+            kept.push(Lingering::new().send(&socket, words, empty).0);
+        }
+        let open = (!closes).then_some(socket);
+        assert_goes_on(&world, what);
+        drop(open);
+    };
+    let hello = hello_of_before();
+    give("nonsense", &[b"nonsense"], false);
+    give("an empty message", &[b""], false);
+    give("a hello", &[&hello], false);
+    give(
+        "more messages than are read",
+        &[b"one", b"two", b"three"],
+        false,
+    );
+    give("a connection that is gone", &[b"one", b"two"], true);
+    // More than any message of ours has: the last one is what lingers.
+    let socket = connect();
+    let lingering = Lingering::new();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let mut files = vec![null.as_fd(); MESSAGE_DESCRIPTORS_MAX - 1];
+    files.push(lingering.file.as_fd());
+    assert!(send(&socket, &hello, &files, empty));
+    drop(files);
+    let Lingering { file, _reader } = lingering;
+    drop(file);
+    assert_goes_on(&world, "all that a message can carry");
+}
+
+#[test]
+fn a_file_that_lingers_stops_nobody_on_admin_sock() {
+    let world = World::new(&[1024]);
+    let mut kept = Vec::new();
+    for (words, flags) in [
+        (&b"nonsense\n"[..], SendFlags::empty()),
+        (b"{\"kind\":", SendFlags::empty()),
+        (b"{\"kind\":\"list\"}\n", SendFlags::empty()),
+        (b"x", SendFlags::OOB),
+        (b"{}\n", SendFlags::OOB),
+    ] {
+        for closes in [false, true] {
+            let socket = connect_to(SocketType::STREAM, &world.folder.admin_socket());
+            let lingering = Lingering::new();
+            kept.push(lingering.send(&socket, words, flags).0);
+            let open = (!closes).then_some(socket);
+            assert_goes_on(&world, &String::from_utf8_lossy(words));
+            drop(open);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_lingers_stops_nobody_at_the_hosts_name() {
+    let name = format!("sublet-test-lingering-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let place = HostPlace {
+        name: name.clone(),
+        folder: folder.path().to_owned(),
+    };
+    let world = World::with(&[1024], |options| options.host = Some(place));
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let socket = connect(SocketType::SEQPACKET, &address).unwrap();
+        kept.push(Lingering::new().send(&socket, b"who?", SendFlags::empty()));
+        drop(socket);
+        assert_goes_on(&world, "the name");
+    }
+}
+
+#[test]
+fn a_container_whose_files_linger_stops_nobody_else() {
+    let mut world = World::new(&[1024, 1024]);
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [bad, good] = [0, 1].map(|at| {
+        let job = container(&format!("pod-{at}"), dirs[at].path(), vec![card(at, 100)]);
+        world.handle.add_container(job).unwrap()
+    });
+    let socket = dirs[0].path().join("tenant.sock");
+    let mut kept = Vec::new();
+    // More than it has closers and places to wait for one.
+    for _ in 0..100 {
+        let address = SocketAddrUnix::new(&socket).unwrap();
+        if let Some(connection) = connect(SocketType::SEQPACKET, &address) {
+            let lingering = Lingering::new();
+            kept.push(lingering.send(&connection, b"nonsense", SendFlags::empty()));
+        }
+    }
+    assert_goes_on(&world, "a flood");
+    // Its own programs wait for nothing but their own pod.
+    let mut other = Process::start_orphan(&dirs[1].path().join("tenant.sock"));
+    let said = other.tell("hello");
+    assert_eq!(said, format!("slot 1 generation 1 tenant {good}"));
+    // It goes, with connections that nobody has accepted.
+    world.handle.remove_container(bad).unwrap();
+    assert_goes_on(&world, "its end");
+    let begun = Instant::now();
+    world.end();
+    assert!(begun.elapsed() < STANDSTILL_MAX, "{:?}", begun.elapsed());
+}
