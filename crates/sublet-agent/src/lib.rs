@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -252,7 +253,12 @@ pub async fn run(
     let isolation = supervisor.state();
     if let Some(address) = args.health_listen {
         let door = Door::new(listen(address)?, Limits::PAGES, &metrics.refused);
-        tokio::spawn(health::serve(door, registry));
+        let arbiter = isolation.clone();
+        let silent_for = move || {
+            let now = arbiter.borrow();
+            now.on().map_or(Duration::ZERO, |one| one.silent_for())
+        };
+        tokio::spawn(health::serve(door, registry, silent_for));
     }
     if let Some(address) = args.top_listen {
         let door = Door::new(listen(address)?, top::CALLS, &metrics.refused);

@@ -129,11 +129,10 @@ impl Isolation {
             thread: Mutex::new(Some(thread)),
             containers,
         };
-        isolation.gpus = isolation.snapshot().gpus;
+        isolation.gpus = isolation.handle.first_snapshot().unwrap_or_default().gpus;
         isolation.restore(records);
         isolation.clear_libraries();
-        let gpus = isolation.gpus.len();
-        let containers = isolation.lock().len();
+        let (gpus, containers) = (isolation.gpus.len(), isolation.lock().len());
         info!(gpus, containers, mode = word_of(mode), "isolation is on");
         Ok(isolation)
     }
@@ -148,12 +147,8 @@ impl Isolation {
     /// Ends the arbiter in order. Containers go on with their limits, and wait for the next.
     pub(crate) fn stop(&self) {
         self.handle.stop();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
             warn!("the arbiter's thread did not end well");
         }
     }
@@ -326,8 +321,14 @@ impl Isolation {
         self.handle.read(request)
     }
 
+    /// How long the arbiter has not said that it works.
+    pub(crate) fn silent_for(&self) -> std::time::Duration {
+        self.handle.silent_for()
+    }
+
     fn snapshot(&self) -> Snapshot {
-        // The arbiter has ended, and another one is about to start.
+        // It has ended, and another one is about to start; or it stands still, and a probe ends the
+        // process.
         self.handle.snapshot().unwrap_or_default()
     }
 
