@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sublet_arbiter::admin::{Reply, Request};
-use sublet_listener::{Door, Limits, Watched};
+use sublet_listener::{Door, Limits, WatchedStream};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -56,7 +56,7 @@ pub(crate) async fn serve(door: Door, isolation: IsolationWatch) {
 
 /// Answers one question after the other.
 async fn converse(
-    caller: Watched<TcpStream>,
+    caller: WatchedStream<TcpStream>,
     isolation: IsolationWatch,
 ) -> std::io::Result<()> {
     let mut caller = BufReader::new(caller);

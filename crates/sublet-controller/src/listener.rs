@@ -194,7 +194,13 @@ mod tests {
         assert!(mib(&filled("[],")) > 500);
         assert!(mib(&filled("0,")) > 500);
         // Never less than it really becomes.
-        for piece in ["{\"\":0},", "[0],", "0,", "\"x\",", "{\"a\":{},\"b\":[\"c\"]},"] {
+        for piece in [
+            "{\"\":0},",
+            "[0],",
+            "0,",
+            "\"x\",",
+            "{\"a\":{},\"b\":[\"c\"]},",
+        ] {
             let body = format!("[{}0]", piece.repeat((2 << 20) / piece.len()));
             let before = resident();
             let value: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -45,7 +45,8 @@ impl Review {
         }
         let body: Body =
             serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
-        body.request.ok_or_else(|| "an AdmissionReview without a request".to_owned())
+        body.request
+            .ok_or_else(|| "an AdmissionReview without a request".to_owned())
     }
 
     /// The object.

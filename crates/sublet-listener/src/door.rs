@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use crate::caller::Callers;
 use crate::limits::Limits;
 use crate::lines::{Line, Lines, Stage};
-use crate::stream::Watched;
+use crate::stream::WatchedStream;
 
 /// Connections that nobody has accepted yet: a burst of an API server's calls, each of which has a
 /// connection of its own. The kernel drops what comes beyond that, and the caller tries again after a
@@ -108,14 +108,14 @@ impl Door {
     /// question and its answer together may take as long as a head.
     pub async fn converse<T, F>(self, talk: T)
     where
-        T: Fn(Watched<TcpStream>) -> F,
+        T: Fn(WatchedStream<TcpStream>) -> F,
         F: Future<Output = ()> + Send + 'static,
     {
         let mut tasks = JoinSet::new();
         loop {
             let (stream, line) = self.next(&mut tasks).await;
             line.enter(Stage::Idle);
-            let talking = talk(Watched::new(stream, line.clone()));
+            let talking = talk(WatchedStream::new(stream, line.clone()));
             tasks.spawn(async move { line.watch(talking).await });
         }
     }

@@ -30,7 +30,7 @@ use tower::ServiceExt;
 
 use crate::door::{Certificates, Door};
 use crate::lines::{Line, Stage};
-use crate::stream::Watched;
+use crate::stream::WatchedStream;
 
 /// Nobody has called for so long: nobody will call in the next millisecond.
 const QUIET: Duration = Duration::from_secs(1);
@@ -165,7 +165,7 @@ where
         let _told = stop.wait_for(|stop| *stop).await;
     };
     let service = service_fn(move |request| answer(request, line, shared));
-    let stream = TokioIo::new(Watched::new(stream, line.clone()));
+    let stream = TokioIo::new(WatchedStream::new(stream, line.clone()));
     let serving = http1::Builder::new()
         // Our own limits count from the first byte of a head.
         .header_read_timeout(None)

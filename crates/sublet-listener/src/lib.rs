@@ -25,4 +25,4 @@ pub use caller::Callers;
 pub use door::{Certificates, Door, listen, stopped};
 pub use http::Ending;
 pub use limits::Limits;
-pub use stream::Watched;
+pub use stream::WatchedStream;

@@ -11,23 +11,23 @@ use crate::lines::{Line, Stage};
 
 /// A connection that is watched.
 #[derive(Debug)]
-pub struct Watched<S> {
+pub struct WatchedStream<S> {
     inner: S,
     line: Arc<Line>,
 }
 
-impl<S> Watched<S> {
+impl<S> WatchedStream<S> {
     /// Says that a question was answered, for protocols of their own: the next may take its time.
     pub fn is_answered(&self) {
         self.line.enter(Stage::Idle);
     }
 
-    pub(crate) fn new(inner: S, line: Arc<Line>) -> Watched<S> {
-        Watched { inner, line }
+    pub(crate) fn new(inner: S, line: Arc<Line>) -> WatchedStream<S> {
+        WatchedStream { inner, line }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -42,7 +42,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -148,7 +148,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn whoever_stalls_is_cut_and_others_are_served() {
     let world = World::of(SHORT);
     beside(move || {
@@ -193,7 +193,7 @@ async fn whoever_stalls_is_cut_and_others_are_served() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn thirty_stalled_bodies_of_eight_mebibytes_hold_no_more_than_they_may() {
     let world = World::of(Limits {
         body: Duration::from_secs(20),
@@ -231,7 +231,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_comes() {
     let world = World::of(SHORT);
     beside(move || {
@@ -261,7 +261,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_comes() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_body_that_would_take_too_much_when_it_is_read_is_refused() {
     let limits = Limits {
         weigh: |body| body.len() * 100,
@@ -277,7 +277,7 @@ async fn a_body_that_would_take_too_much_when_it_is_read_is_refused() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_crowd_of_one_address_makes_room_for_another() {
     let world = World::of(Limits {
         head: Duration::from_secs(30),
@@ -304,7 +304,7 @@ async fn a_crowd_of_one_address_makes_room_for_another() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_burst_beyond_the_limit_waits_and_is_served() {
     let grace = Duration::from_secs(20);
     let world = World::of(Limits { grace, ..SHORT });
@@ -329,7 +329,7 @@ async fn a_burst_beyond_the_limit_waits_and_is_served() {
     assert_eq!(world.refused("crowd"), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn calls_that_are_never_answered_make_room_too() {
     let work = Duration::from_millis(300);
     let world = World::of(Limits { work, ..SHORT });
@@ -342,7 +342,7 @@ async fn calls_that_are_never_answered_make_room_too() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn another_user_of_the_machine_is_refused_and_root_is_served() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root can be somebody else");

@@ -18,8 +18,9 @@ use sublet_replicas::leader::{SWIFT, campaign, candidacy, process_name};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
+use crate::peers::PEERS;
 use crate::replicas::{Holder, Replicas, take_office};
-use crate::routes::{CALLS, PEERS, health_router, router, router_for_peers};
+use crate::routes::{health_router, router, router_for_peers};
 use crate::state::Scheduler;
 use crate::{Args, peers, stand_in, watches};
 
@@ -35,6 +36,22 @@ const STEP_IN: Duration = Duration::from_millis(100);
 const LAST_CALLS: Ending = Ending {
     farewell: Duration::ZERO,
     drain: Duration::from_secs(10),
+};
+
+/// 5,000 names are 250 KB, but as many whole nodes 18 MB, more where they have many images; a
+/// pod is at most 1.5 MiB (etcd's limit).
+const LARGEST_BODY: usize = 64 << 20;
+
+/// What is taken from the kube-scheduler beside this process. It keeps a few connections for up to
+/// 90 s, and has a call for each Binding under way: 256 are more than it opens. One body and answer of
+/// the largest size have room at a time, and hundreds of the usual ones.
+pub(crate) const CALLS: Limits = Limits {
+    name: "extender",
+    connections: 256,
+    head_size: 400 << 10,
+    body_size: LARGEST_BODY,
+    held: 96 << 20,
+    ..Limits::PAGES
 };
 
 /// Runs until SIGTERM or Ctrl-C.

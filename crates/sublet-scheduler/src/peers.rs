@@ -24,11 +24,13 @@ use kube::Api;
 use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
-use sublet_listener::{Certificates, Door, Ending};
+use sublet_listener::{Certificates, Door, Ending, Limits};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::leader::Leadership;
 use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
 use tokio::sync::watch;
+
+use crate::lifetime::CALLS;
 
 /// The Secret, in the namespace of the extender.
 const SECRET: &str = "sublet-extender-certificates";
@@ -48,6 +50,12 @@ const WRITE_LIMIT: Duration = Duration::from_secs(2);
 const CONNECT_LIMIT: Duration = Duration::from_millis(300);
 /// The largest answer: a list of refused nodes.
 const LARGEST_ANSWER: usize = 64 << 20;
+
+/// What is taken from other extenders: the same calls, by TLS.
+pub(crate) const PEERS: Limits = Limits {
+    name: "peers",
+    ..CALLS
+};
 
 /// A certificate in use: how to serve and how to call.
 pub(crate) struct Link {
@@ -259,7 +267,7 @@ pub(crate) mod tests {
         let calls = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let address = calls.local_addr().unwrap();
         let (_sender, links) = watch::channel(Some(link.clone()));
-        let door = Door::new(calls, crate::routes::PEERS, &Refused::default());
+        let door = Door::new(calls, PEERS, &Refused::default());
         tokio::spawn(answer(door, router, links, std::future::pending()));
         address
     }

@@ -19,7 +19,6 @@ use sublet_api::extender::{
     BindArgs, BindResult, ExtenderArgs, FailedNodes, FilterResult, HostPriority, from_str,
 };
 use sublet_api::pod_key;
-use sublet_listener::Limits;
 use sublet_model::{Claim, NameError, NodeName, PodKey, PodUid};
 use sublet_plan::{EngineOptions, Reason, RefusedNode, Wire};
 use sublet_telemetry::metrics::{ReasonLabel, VerbLabel, print};
@@ -29,28 +28,6 @@ use crate::peers::FOR_LEADER;
 use crate::plans::Membership;
 use crate::state::{Scheduler, State, now};
 use crate::waiting::claim_of;
-
-/// 5,000 names are 250 KB, but as many whole nodes 18 MB, more where they have many images; a
-/// pod is at most 1.5 MiB (etcd's limit).
-const LARGEST_BODY: usize = 64 << 20;
-
-/// What is taken from the kube-scheduler beside this process. It keeps a few connections for up to
-/// 90 s, and has a call for each Binding under way: 256 are more than it opens. One body and answer of
-/// the largest size have room at a time, and hundreds of the usual ones.
-pub(crate) const CALLS: Limits = Limits {
-    name: "extender",
-    connections: 256,
-    head_size: 400 << 10,
-    body_size: LARGEST_BODY,
-    held: 96 << 20,
-    ..Limits::PAGES
-};
-
-/// What is taken from other extenders: the same calls, by TLS.
-pub(crate) const PEERS: Limits = Limits {
-    name: "peers",
-    ..CALLS
-};
 
 /// How far the kube-scheduler's watch may be ahead of ours. Both are streams of one API server,
 /// so it is a matter of which process is woken first: two milliseconds in a run on an idle

@@ -28,9 +28,8 @@ use sublet_telemetry::metrics::{OutcomeLabel, StandInMetrics, print};
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::watch;
 
-use crate::lifetime::listen_beside;
+use crate::lifetime::{CALLS, listen_beside};
 use crate::peers::{self, Links};
-use crate::routes::CALLS;
 
 /// How often is looked whether the extender is there again, and who else is there.
 const LOOK: Duration = Duration::from_millis(50);

@@ -324,7 +324,7 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
 
 /// Reads a body and answers it, as a call does.
 fn whatever(body: &[u8]) {
-    if let Ok(request) = crate::review::Review::read(body) {
+    if let Ok(request) = Review::read(body) {
         let _answer = decide(&request, &BTreeMap::new(), None, &rules());
     }
 }

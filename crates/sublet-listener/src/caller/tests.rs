@@ -1,3 +1,5 @@
+//! Whom the kernel names, in both ways of asking it, and what of its words is believed.
+
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
