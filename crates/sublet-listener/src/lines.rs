@@ -114,6 +114,10 @@ struct State {
     logged: BTreeMap<&'static str, (Instant, u64)>,
 }
 
+/// The order in which connections of one address go: one that has asked nothing yet, then the one
+/// that waits longest.
+type Rank = (bool, Instant, u64);
+
 impl State {
     /// Who goes: of the address with the largest sum of `weight`, the one that has asked nothing yet,
     /// then the one that waits longest. An address with less than half of the largest sum loses
@@ -123,7 +127,7 @@ impl State {
         weight: impl Fn(u64, &Entry) -> usize,
         may_go: impl Fn(u64, &Entry) -> bool,
     ) -> Option<u64> {
-        let mut sums: BTreeMap<IpAddr, (usize, Option<(bool, Instant, u64)>)> = BTreeMap::new();
+        let mut sums: BTreeMap<IpAddr, (usize, Option<Rank>)> = BTreeMap::new();
         for (&id, entry) in &self.entries {
             let (sum, first) = sums.entry(entry.address).or_default();
             *sum += weight(id, entry);

@@ -261,8 +261,8 @@ fn a_job_outlives_its_arbiter_and_tells_the_next_one() {
     let second = stage.arbiter();
     let resumed = second.hears();
     assert_eq!(resumed["kind"], "resume");
-    assert_eq!(resumed["placed"]["id"], 7);
-    assert_eq!(resumed["submit"]["memory"], "1024 MiB");
+    // What it had is the arbiter's own to know.
+    assert_eq!(resumed, json!({"kind": "resume", "id": 7}));
     child.stdin.take().unwrap().write_all(b"it\n").unwrap();
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();

@@ -134,10 +134,8 @@ fn a_sockets_mode_is_right_and_nothing_elses_is_changed() {
 fn what_lay_unread_is_closed_with_its_connection() {
     let mut ends = [0; 2];
     // SAFETY: the kernel writes two numbers.
-    assert_eq!(
-        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
-        0
-    );
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0);
     // SAFETY: just made, and nobody else has them.
     let [read, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     let (own, other) = pair(SocketType::SEQPACKET);

@@ -74,10 +74,11 @@ fn whatever_they_send_the_arbiter_goes_on() {
 fn wait_for(attackers: &[Attacker], watch: &Watch, struck: &Struck) -> Result<(), String> {
     let (mut told, mut done) = (Instant::now(), Instant::now());
     loop {
-        watch.look()?;
+        // First: the thread of an arbiter that has ended stands still, too.
         if let Some(status) = struck.end() {
             return Err(format!("the arbiter has ended: {status}"));
         }
+        watch.look()?;
         if !attackers.iter().all(Attacker::is_done) {
             done = Instant::now();
         } else if done.elapsed() > 2 * STILL_MAX {

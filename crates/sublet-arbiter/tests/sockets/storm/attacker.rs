@@ -172,6 +172,7 @@ impl Hands {
                 if !socket.is_some_and(|socket| door::send(socket, bytes, &beside)) {
                     unlinger(&things);
                 }
+                leave(things);
             }
             Step::Flood { at, bytes, times } => {
                 if let Some(socket) = &self.connections[*at] {
@@ -213,8 +214,17 @@ impl Hands {
     }
 }
 
-/// Nobody took these: this process closes them last, and must not wait for itself.
-fn unlinger(things: &[OwnedFd]) {
+/// Closes them aside: where the arbiter was faster, this process closes them last, and must not
+/// wait for itself.
+fn leave(things: Vec<OwnedFd>) {
+    if !things.is_empty() {
+        let aside = std::thread::Builder::new().stack_size(64 << 10);
+        let _ = aside.spawn(move || drop(things));
+    }
+}
+
+/// Nobody took these: this process closes them last, and they need not linger.
+pub(super) fn unlinger(things: &[OwnedFd]) {
     for thing in things {
         let _ = rustix::net::sockopt::set_socket_linger(thing, None);
         if rustix::net::sockopt::socket_type(thing) == Ok(SocketType::DGRAM) {

@@ -13,6 +13,7 @@ use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use sublet_abi::{AnyLedger, VERSION};
 
+use super::attacker::unlinger;
 use super::door::{self, Door};
 use super::plan::Thing;
 
@@ -76,7 +77,11 @@ impl Maker {
                     rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
                         .ok()?;
                 let inner = self.lingering()?;
-                door::send(&one, b"x", &[inner.as_fd()]);
+                // One user has only so many descriptors on the way.
+                if !door::send(&one, b"x", &[inner.as_fd()]) {
+                    unlinger(&[inner]);
+                    return None;
+                }
                 Some(other)
             }
         }
