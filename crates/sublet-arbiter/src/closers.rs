@@ -31,8 +31,13 @@ const THREADS_MAX: usize = 256;
 /// that end together and have said nothing wrong.
 const WAITING_MAX: usize = 64;
 
-/// Of so many descriptors that the process may have, one may wait here.
-const DESCRIPTORS_A_WAITING: u64 = 8;
+/// Of so many descriptors that the process may have, one may wait here before nobody is let in
+/// any more at a socket that several users reach.
+const DESCRIPTORS_A_CROWD: u64 = 8;
+
+/// The same for a socket of one owner's, whose own [`WAITING_MAX`] comes long before: what others
+/// have waiting must not shut it, unless there is soon no descriptor left.
+const DESCRIPTORS_A_FULL: u64 = 2;
 
 /// How long a thread waits for more before it ends.
 const IDLE: Duration = Duration::from_secs(2);
@@ -66,14 +71,23 @@ pub(crate) fn oldest_of_most(owned: impl Iterator<Item = (Owner, u64)>) -> Optio
 }
 
 /// The threads, and what waits for them. All copies are the same one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Closers(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     /// Something waits.
     work: Condvar,
+    /// How many descriptors the process may have.
+    descriptors: u64,
+}
+
+impl Default for Closers {
+    fn default() -> Closers {
+        let limit = rustix::process::getrlimit(Resource::Nofile).current;
+        Closers::among(limit.unwrap_or(u64::MAX))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -93,6 +107,15 @@ struct OwnersFiles {
 }
 
 impl Closers {
+    /// Those of a process that may have so many descriptors.
+    pub(crate) fn among(descriptors: u64) -> Closers {
+        Closers(Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            descriptors,
+        }))
+    }
+
     /// Closes them, now or later, in another thread.
     pub(crate) fn close(&self, owner: Owner, files: impl IntoIterator<Item = OwnedFd>) {
         let mut state = self.lock();
@@ -117,12 +140,19 @@ impl Closers {
         of_owner.is_some_and(|files| files.waiting.len() >= WAITING_MAX)
     }
 
-    /// True if so much waits, of all owners together, that the process could run out of
-    /// descriptors.
+    /// True if so much waits, of all owners together, that more of many users' must not come.
     pub(crate) fn are_crowded(&self) -> bool {
-        let limit = rustix::process::getrlimit(Resource::Nofile).current;
-        let most = limit.map_or(usize::MAX, |all| (all / DESCRIPTORS_A_WAITING) as usize);
-        self.lock().waiting >= most
+        self.holds_part(DESCRIPTORS_A_CROWD)
+    }
+
+    /// True if so much waits, of all owners together, that there is soon no descriptor left.
+    pub(crate) fn are_full(&self) -> bool {
+        self.holds_part(DESCRIPTORS_A_FULL)
+    }
+
+    fn holds_part(&self, parts: u64) -> bool {
+        let waiting = u64::try_from(self.lock().waiting).unwrap_or(u64::MAX);
+        waiting >= self.0.descriptors / parts
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -221,7 +251,7 @@ impl OwnersFiles {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
@@ -229,7 +259,7 @@ mod tests {
     use super::*;
 
     /// A file that takes a minute to close while its other end is there.
-    fn lingering() -> (OwnedFd, TcpStream) {
+    pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (reader, _) = listener.accept().unwrap();

@@ -143,12 +143,14 @@ impl Listener {
         accept(self, self.owner, *holds_none, closers)
     }
 
-    /// True if whoever comes here need not be let in, because too much waits to be closed.
+    /// True if whoever comes here need not be let in, because too much waits to be closed: of the
+    /// one owner whose socket this is, or of all where several come by it. Where the kernel lets no
+    /// descriptor in, nothing of those who come ever waits.
     pub(crate) fn is_stuck(&self) -> bool {
         let closers = &self.socket.closers;
         match self.owner {
-            Some(owner) => closers.are_stuck(owner) || closers.are_crowded(),
-            None => closers.are_crowded(),
+            Some(owner) => closers.are_stuck(owner) || closers.are_full(),
+            None => !self.socket.holds_none && closers.are_crowded(),
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::os::fd::FromRawFd;
 
 use super::*;
+use crate::closers::tests::lingering;
 use crate::pages::LedgerMemory;
 use sublet_abi::VERSION;
-use sublet_share::UserId;
+use sublet_share::{JobId, UserId};
 
 fn pair(kind: SocketType) -> (Connection, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -101,6 +102,33 @@ fn the_kernel_refuses_descriptors_where_it_can() {
     assert!(give(&other, b"x", &[&null()], SendFlags::empty()));
     own.refuse_descriptors();
     assert!(matches!(own.receive(), Received::Foreign));
+}
+
+#[test]
+fn a_crowd_shuts_the_door_that_all_share_and_no_other() {
+    // A crowd is 8 files that wait, and 32 are too many for everybody.
+    let closers = Closers::among(64);
+    let folder = tempfile::tempdir().unwrap();
+    let open = |name: &str, kind, owner| {
+        let path = folder.path().join(name);
+        Listener::open(&path, kind, 0o600, owner, &closers).unwrap()
+    };
+    let container = Some(Owner::Job(JobId(1)));
+    let shared = open("shared", SocketType::SEQPACKET, None);
+    let container = open("container", SocketType::SEQPACKET, container);
+    let commands = open("commands", SocketType::STREAM, None);
+    let doors = || [&shared, &container].map(Listener::is_stuck);
+    assert_eq!(doors(), [false, false]);
+    let bad = Owner::User(UserId(7));
+    let (files, _readers): (Vec<_>, Vec<_>) = (0..2).map(|_| lingering()).unzip();
+    closers.close(bad, files);
+    // Its threads hang, and these wait; two of them stand for those that the threads have not taken.
+    closers.close(bad, (0..10).map(|_| null()));
+    assert_eq!(doors(), [true, false]);
+    // Nothing of those who come there waits, where the kernel lets no descriptor in.
+    assert_eq!(commands.is_stuck(), !commands.socket.holds_none);
+    closers.close(bad, (0..24).map(|_| null()));
+    assert_eq!(doors(), [true, true]);
 }
 
 #[test]

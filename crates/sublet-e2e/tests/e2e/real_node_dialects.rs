@@ -109,7 +109,9 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
         cluster.apply(&pod_with(name, metadata, limits, &stage, HOLD))?;
         node.until_running(name)?;
     }
-    // KubeShare 1's own kind of object.
+    // KubeShare 1's own kind of object. Its pod mounts a folder of the host, as the others do.
+    let allowed = "sublet.dev/privileged-sharepods=allowed";
+    cluster.kubectl(&["label", "namespace", "default", allowed])?;
     let metadata = "annotations: {kubeshare/gpu_request: \"0.1\", kubeshare/gpu_limit: \"1.0\", \
                     kubeshare/gpu_mem: \"1572864000\"}";
     let share_pod = pod_with("sharepod", metadata, "cpu: 10m", &stage, HOLD);
