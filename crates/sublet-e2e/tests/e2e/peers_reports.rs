@@ -188,9 +188,10 @@ fn parts_wait_until_the_agent_can_limit_them(node: &PaperNode) -> Result<()> {
     node.restart_agent_with(&[&["--isolation", "auto"], &dirs[..]].concat())?;
     // There is no kubelet to know its plugins, so the word of the one before stays.
     let back = r#"{"metadata": {"annotations": {"sublet.dev/agent-away": null}}}"#;
-    let agent = deployed::account("sublet-agent").name;
-    let patch = ["patch", "node", "n1", "--type=merge", "-p", back];
-    node.world.cluster.kubectl_as(&agent, &patch)?;
+    let mut patch = vec!["patch", "node", "n1", "--type=merge", "-p", back];
+    let agent = deployed::as_agent_of("n1");
+    patch.extend(agent.iter().map(String::as_str));
+    node.world.cluster.kubectl(&patch)?;
     let note = node.annotation(NOT_ISOLATED)?;
     assert!(note.starts_with("pending: making "), "{note}");
     let (_, _, notes) = node.world.sublet(&["inspect"])?;
