@@ -180,8 +180,8 @@ fn what_cannot_be_kept_is_refused_with_its_reason() {
         ),
         (
             PLAIN.replace(
-                "  hostNetwork: true\n",
-                "  hostNetwork: true\n  securityContext: {runAsUser: 990}\n",
+                "  securityContext:\n",
+                "  securityContext:\n    runAsUser: 990\n",
             ),
             None,
             "it runs as user 990",
