@@ -26,8 +26,9 @@ use crate::world::World;
 /// How long `close` of such a file would take: longer than a test takes.
 const LINGER: Duration = Duration::from_secs(20);
 
-/// The longest that the arbiter may stand still meanwhile.
-const STANDSTILL_MAX: Duration = Duration::from_secs(1);
+/// The longest that the arbiter may give no answer meanwhile: half of what one such file would take,
+/// and far more than it waits for a processor of a machine with much to do.
+const STANDSTILL_MAX: Duration = Duration::from_secs(10);
 
 /// How many descriptors one message can carry: `SCM_MAX_FD` of the kernel.
 const MESSAGE_DESCRIPTORS_MAX: usize = 253;
@@ -103,21 +104,49 @@ fn hello_of_before() -> Vec<u8> {
     ProcessMessage::Hello(hello).encode().to_vec()
 }
 
-/// Asks the arbiter again and again, and says how long the longest answer took.
-fn longest_answer(world: &World) -> Duration {
-    let until = Instant::now() + Duration::from_millis(600);
-    let mut longest = Duration::ZERO;
-    while Instant::now() < until {
-        let begun = Instant::now();
-        let _answer = world.handle.snapshot();
-        longest = longest.max(begun.elapsed());
+const ALONE: &str = "SUBLET_TEST_ALONE";
+
+/// Runs a test of this file in a process of its own, as the product's arbiter has one: processes that
+/// other tests start meanwhile would have copies of these files for a moment, and close them last.
+/// False in that process itself.
+fn is_run_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return false;
     }
-    longest
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("lingering::{test}"), "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}{errors}");
+    assert!(said.contains("1 passed"), "{said}");
+    true
+}
+
+/// Asks the arbiter again and again, and says how long it gave no answer at most. A question itself
+/// waits for a second and no longer.
+fn longest_silence(world: &World) -> Duration {
+    let begun = Instant::now();
+    let (mut answered, mut longest) = (begun, Duration::ZERO);
+    loop {
+        let is_answered = world.handle.snapshot().is_ok();
+        longest = longest.max(answered.elapsed());
+        if is_answered {
+            answered = Instant::now();
+        }
+        let is_over = is_answered && begun.elapsed() > Duration::from_millis(600);
+        if is_over || longest > STANDSTILL_MAX {
+            return longest;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The arbiter goes on, and serves whoever else there is.
 fn assert_goes_on(world: &World, what: &str) {
-    let longest = longest_answer(world);
+    let longest = longest_silence(world);
     assert!(longest < STANDSTILL_MAX, "{what}: {longest:?}");
     let begun = Instant::now();
     let (_line, placed) = world.placed("1MiB", 1);
@@ -125,13 +154,16 @@ fn assert_goes_on(world: &World, what: &str) {
     let said = process.tell("hello");
     assert!(said.starts_with("slot "), "{what}: {said}");
     assert!(
-        world.job(placed.id).is_some() && begun.elapsed() < 5 * STANDSTILL_MAX,
+        world.job(placed.id).is_some() && begun.elapsed() < STANDSTILL_MAX,
         "{what}"
     );
 }
 
 #[test]
 fn a_file_that_lingers_stops_nobody_on_tenant_sock() {
+    if is_run_alone("a_file_that_lingers_stops_nobody_on_tenant_sock") {
+        return;
+    }
     let world = World::new(&[1024]);
     let (_line, _placed) = world.placed("100MiB", 1);
     let empty = SendFlags::empty();
@@ -171,6 +203,9 @@ fn a_file_that_lingers_stops_nobody_on_tenant_sock() {
 
 #[test]
 fn a_file_that_lingers_stops_nobody_on_admin_sock() {
+    if is_run_alone("a_file_that_lingers_stops_nobody_on_admin_sock") {
+        return;
+    }
     let world = World::new(&[1024]);
     let mut kept = Vec::new();
     for (words, flags) in [
@@ -193,6 +228,9 @@ fn a_file_that_lingers_stops_nobody_on_admin_sock() {
 
 #[test]
 fn a_file_that_lingers_stops_nobody_at_the_hosts_name() {
+    if is_run_alone("a_file_that_lingers_stops_nobody_at_the_hosts_name") {
+        return;
+    }
     let name = format!("sublet-test-lingering-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
     let place = HostPlace {
@@ -212,6 +250,9 @@ fn a_file_that_lingers_stops_nobody_at_the_hosts_name() {
 
 #[test]
 fn a_container_whose_files_linger_stops_nobody_else() {
+    if is_run_alone("a_container_whose_files_linger_stops_nobody_else") {
+        return;
+    }
     let mut world = World::new(&[1024, 1024]);
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [bad, good] = [0, 1].map(|at| {
