@@ -18,7 +18,7 @@ use core::fmt;
 
 use crate::message::Mode;
 
-/// Where the file may be; the first that is there counts.
+/// Paths at which the file may be; the first that is there counts.
 ///
 /// In a container, below what the agent mounts. And on a machine, where the folder is open to
 /// all and empty for everybody outside a job.
@@ -50,7 +50,7 @@ const NAMES: [&str; 4] = [DIRECTORY, MODE, DRIVER_CUDA, DRIVER_NVML];
 /// The first line, with the version.
 const HEAD: &[u8] = b"sublet settings 1";
 
-/// How each mode is written.
+/// Returns the word for a mode, in the file and in variables.
 #[must_use]
 pub const fn word_of(mode: Mode) -> &'static str {
     match mode {
@@ -59,12 +59,12 @@ pub const fn word_of(mode: Mode) -> &'static str {
     }
 }
 
-/// What the file says. Paths are absolute.
+/// Content of the file. Paths are absolute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessSettings<'a> {
     /// The folder with the tenant's socket.
     pub directory: &'a [u8],
-    /// What a process does without an arbiter.
+    /// Behaviour of a process without an arbiter.
     pub mode: Mode,
     /// The real CUDA driver; where it is not said, it is looked for.
     pub cuda: Option<&'a [u8]>,

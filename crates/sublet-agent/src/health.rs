@@ -15,7 +15,7 @@ use sublet_telemetry::metrics::print;
 /// The media type of Prometheus' text form as `prometheus-client` writes it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long the arbiter's thread may be silent. It says five times a second that it works, and a
+/// Longest silence of the arbiter's thread that is healthy. It says five times a second that it works, and a
 /// turn of it takes milliseconds; a node so loaded that it has no turn for so long starts no pod
 /// in time either.
 const SILENT_MAX: Duration = Duration::from_secs(5);
