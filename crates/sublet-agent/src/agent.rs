@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
-use sublet_model::{Identity, Inventory, NodeFacts, NodeName};
+use sublet_model::{Identity, Inventory, NodeFacts, NodeName, Pauses};
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -36,7 +36,7 @@ use crate::allocate::{Given, Site};
 use crate::books::Books;
 use crate::caring::Caring;
 use crate::cdi::Cdi;
-use crate::hand_over::{HandOut, in_time};
+use crate::hand_over::{HandOut, in_time, now_ns};
 use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
@@ -53,6 +53,9 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How often just after something failed, or kubelet started: it writes the node's status
 /// within ten seconds then, and may set our amounts to zero.
 const HURRY_EVERY: Duration = Duration::from_secs(3);
+
+/// The pauses after failures, for the agents of all nodes ask a server that comes back.
+pub(crate) const PAUSES: Pauses = Pauses::new(HURRY_EVERY, LOOK_EVERY);
 
 /// How long a new kubelet is looked after closely.
 const HURRY_TIME: Duration = Duration::from_secs(30);
@@ -289,7 +292,11 @@ impl Agent {
             if let Err(error) = &outcome {
                 self.complain(&format!("{error:#}"));
             }
-            let pause = pause_after(failures, Instant::now() < hurry_until);
+            let pause = match failures {
+                0 if Instant::now() < hurry_until => HURRY_EVERY,
+                0 => LOOK_EVERY,
+                _ => PAUSES.scattered(failures, now_ns()),
+            };
             let pause = self.back.sooner(pause);
             tokio::select! {
                 changed = self.inventory.changed() => {
@@ -450,16 +457,6 @@ impl Agent {
     }
 }
 
-/// The pause before the next look. It grows with failures in a row: 3, 6, 12 … 30 seconds,
-/// since the agents of all nodes ask a server that comes back.
-pub(crate) fn pause_after(failures: u32, in_a_hurry: bool) -> Duration {
-    match failures {
-        0 if in_a_hurry => HURRY_EVERY,
-        0 => LOOK_EVERY,
-        _ => (HURRY_EVERY * (1 << (failures - 1).min(5))).min(LOOK_EVERY),
-    }
-}
-
 /// Puts `new` in the place of `now`; false if they are the same.
 pub(crate) fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
     let is_new = now != new;
@@ -472,14 +469,6 @@ pub(crate) fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_with_failures_to_half_a_minute() {
-        let pauses: Vec<u64> = (1..7).map(|n| pause_after(n, true).as_secs()).collect();
-        assert_eq!(pauses, [3, 6, 12, 24, 30, 30]);
-        assert_eq!(pause_after(0, true), HURRY_EVERY);
-        assert_eq!(pause_after(0, false), LOOK_EVERY);
-    }
 
     #[test]
     fn labels_are_read_and_garbage_is_none() {

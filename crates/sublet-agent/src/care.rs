@@ -4,8 +4,9 @@
 //! is to be done comes out. Times are milliseconds on any clock that only rises.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use sublet_model::PodUid;
+use sublet_model::{Pauses, PodUid};
 
 /// The name of a device among all of the node: a card's UUID, a file's path.
 pub(crate) type DeviceName = String;
@@ -23,11 +24,8 @@ const GRACE_MS: u64 = 10_000;
 /// The pause until then.
 const GRACE_PAUSE_MS: u64 = 200;
 
-/// The pause before a cleaning is tried again; each is twice the one before.
-const PAUSE_MS: u64 = 2_000;
-
-/// The longest pause: five minutes. It costs a look at the node's processes.
-const PAUSE_MAX_MS: u64 = 300_000;
+/// The pauses before a cleaning is tried again. It costs a look at the node's processes.
+const PAUSES: Pauses = Pauses::new(Duration::from_secs(2), Duration::from_secs(300));
 
 /// How long a device that was handed over counts as used although nobody is known to have it. Kubelet
 /// writes its books within milliseconds.
@@ -154,14 +152,15 @@ impl Care {
                 let tries = before.as_ref().map_or(0, |one| one.tries);
                 let is_sick = now_ms >= since_ms + GRACE_MS;
                 let is_news = before.is_none_or(|one| one.tries == 0 || one.why != why);
+                let tries = tries.saturating_add(u32::from(is_sick));
                 let pause_ms = match is_sick {
-                    true => (PAUSE_MS << tries.min(16)).min(PAUSE_MAX_MS),
+                    true => u64::try_from(PAUSES.after(tries).as_millis()).unwrap_or(u64::MAX),
                     false => GRACE_PAUSE_MS,
                 };
                 of.trouble = Some(Trouble {
                     why: why.clone(),
                     since_ms,
-                    tries: tries.saturating_add(u32::from(is_sick)),
+                    tries,
                     again_ms: now_ms + pause_ms,
                 });
                 (is_sick && is_news).then_some(CareNews::Sick(why))
@@ -397,7 +396,7 @@ mod tests {
             }
             has.clear();
             care.see(&BTreeSet::new(), &has, true);
-            now += PAUSE_MAX_MS;
+            now += 300_000;
             for device in care.due(now).into_keys() {
                 care.cleaned(&device, Ok(()), now);
             }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_kubelet::deviceplugin::{ContainerAllocateResponse, Mount};
-use sublet_model::{ContainerName, Identity, PodUid};
+use sublet_model::{ContainerName, Identity, Pauses, PodUid};
 use sublet_nri::{
     CdiDevice, ConfigureRequest, Container, ContainerAdjustment, ContainerState, KeyValue,
     PodSandbox,
@@ -53,12 +53,12 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// asks again.
 const CLEAN_PATIENCE: Duration = Duration::from_millis(500);
 
-/// The pause before a new connection, where the last one lived long. A runtime that restarts takes a
-/// second or two, and creates no container before it serves NRI.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pauses before a new connection. A runtime that restarts takes a second or two, and creates no
+/// container before it serves NRI.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A connection that lived so long was none that failed.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Where Allocate has a container mount what it cannot. Every runtime refuses to make a file here.
 const GATE: &str = "/proc/sublet-agent-was-not-asked";
@@ -122,7 +122,7 @@ pub(crate) struct RuntimePlugin {
 impl RuntimePlugin {
     /// Serves the runtime for ever, whatever becomes of it.
     pub(crate) async fn keep(&self, socket: &Path) -> Infallible {
-        let mut pause = PAUSE;
+        let mut failures: u32 = 0;
         loop {
             let begun = Instant::now();
             let why = match UnixStream::connect(socket).await {
@@ -135,12 +135,12 @@ impl RuntimePlugin {
                 },
                 Err(error) => error.to_string(),
             };
-            if begun.elapsed() > PAUSE_MAX {
-                pause = PAUSE;
+            if begun.elapsed() > LONG {
+                failures = 0;
             }
+            failures = failures.saturating_add(1);
             warn!(socket = %socket.display(), why, "no containers can start, will connect again");
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep(PAUSES.after(failures)).await;
         }
     }
 

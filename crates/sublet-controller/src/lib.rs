@@ -56,7 +56,7 @@ use listener::{CALLS, ENDING};
 use preemptor::Preemptor;
 use queue::{QueueKeeper, QueueScope, keep_queue};
 use share_pods::SharePodKeeper;
-use shell::{Pauses, govern};
+use shell::{PAUSES, govern};
 use webhook::Desk;
 
 /// The Lease and the Secret, in the namespace of the controller.
@@ -239,21 +239,20 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     tokio::spawn(door.serve(page, ENDING, std::future::pending()));
 
     let (campaigner, leadership) = candidacy();
-    let pauses = Pauses::default();
     let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
     let (for_keeper, for_preemptor) = (client.clone(), client.clone());
     let (for_sharing, leads_sharing) = (client.clone(), leadership.clone());
     let sharing_metrics = metrics.clone();
     let sharing = async move {
         if let Some(keeper) = share_pods {
-            govern(keeper, for_sharing, leads_sharing, pauses, sharing_metrics).await;
+            govern(keeper, for_sharing, leads_sharing, PAUSES, sharing_metrics).await;
         }
     };
     let preempting = govern(
         preemptor,
         for_preemptor,
         leadership.clone(),
-        pauses,
+        PAUSES,
         metrics.clone(),
     );
     let (for_queue, leads) = (client.clone(), leadership.clone());
@@ -263,7 +262,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             keep_queue(keeper, for_queue, leads, queue_metrics).await;
         }
     };
-    let keeping = govern(keeper, for_keeper, leadership, pauses, metrics.clone());
+    let keeping = govern(keeper, for_keeper, leadership, PAUSES, metrics.clone());
     let governing = tokio::spawn(async { tokio::join!(keeping, preempting, sharing, queueing) });
     let (stop, mut stopping) = watch::channel(());
     let campaigning = tokio::spawn(campaign(

@@ -18,6 +18,7 @@ use kube::runtime::controller::{Action, Error};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use sublet_client::{Write, WriteError, perform};
+use sublet_model::Pauses;
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels};
 
@@ -75,34 +76,8 @@ pub trait Control: Send + Sync + 'static {
     }
 }
 
-/// The pauses after failures.
-#[derive(Debug, Clone, Copy)]
-pub struct Pauses {
-    /// After the first.
-    pub first: Duration,
-    /// The longest: each is twice the one before.
-    pub longest: Duration,
-}
-
-impl Default for Pauses {
-    fn default() -> Pauses {
-        Pauses {
-            first: Duration::from_millis(200),
-            longest: Duration::from_secs(30),
-        }
-    }
-}
-
-impl Pauses {
-    /// The pause after so many failures, the last included.
-    fn after(self, failures: u32) -> Duration {
-        let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(0);
-        match self.first.checked_mul(factor) {
-            Some(pause) if !pause.is_zero() => pause.min(self.longest),
-            _ => self.longest,
-        }
-    }
-}
+/// The pauses after failures of one object.
+pub const PAUSES: Pauses = Pauses::new(Duration::from_millis(200), Duration::from_secs(30));
 
 /// The longest that one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
@@ -284,7 +259,8 @@ impl<C: Control> Office<C> {
         let mut failed = office.failed();
         let failures = failed.entry(key(&*object)).or_default();
         *failures = failures.saturating_add(1);
-        let pause = office.pauses.after(*failures);
+        let chance = Timestamp::now().subsec_nanosecond().unsigned_abs();
+        let pause = office.pauses.scattered(*failures, chance.into());
         tracing::warn!(controller = C::NAME, %error, ?pause, "tried again later");
         Action::requeue(pause)
     }
@@ -296,17 +272,4 @@ impl<C: Control> Office<C> {
 
 fn key<K: Resource>(object: &K) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_the_longest() {
-        let pauses = Pauses::default();
-        let seconds = |failures| pauses.after(failures).as_secs_f64();
-        let some = [1, 2, 3, 8, 9, 31, 32, 33, u32::MAX].map(seconds);
-        assert_eq!(some, [0.2, 0.4, 0.8, 25.6, 30.0, 30.0, 30.0, 30.0, 30.0]);
-    }
 }

@@ -15,6 +15,7 @@ mod ledger;
 mod name;
 mod node;
 mod part;
+mod pauses;
 mod peak;
 mod quantity;
 mod stock;
@@ -35,6 +36,7 @@ pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, 
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
 pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit};
 pub use part::Part;
+pub use pauses::Pauses;
 pub use peak::{peak, peak_of};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};

@@ -8,7 +8,9 @@
 //! This is a state machine without a clock or a socket. `sublet-scheduler` performs its steps. Its
 //! `simulation` performs them against a server that misbehaves in every way.
 
-use sublet_model::Time;
+use std::time::Duration;
+
+use sublet_model::{Pauses, Time};
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,11 +59,15 @@ pub enum PodState {
     Gone,
 }
 
+/// The pauses before the pod is read again.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(1));
+
 /// One try to bind one pod.
 #[derive(Debug, Clone)]
 pub struct Binding {
     settled_at: Time,
-    pause_ms: u64,
+    /// How often the pod was read in vain.
+    failures: u32,
     trouble: String,
 }
 
@@ -74,7 +80,7 @@ impl Binding {
         (
             Binding {
                 settled_at: now.plus_ms(settle_ms),
-                pause_ms: 50,
+                failures: 0,
                 trouble: String::new(),
             },
             BindingStep::Post,
@@ -109,8 +115,9 @@ impl Binding {
                 BindingStep::Failed(std::mem::take(&mut self.trouble))
             }
             ApiAnswer::Pod(PodState::Unbound) | ApiAnswer::Unreadable(_) => {
-                self.pause_ms = (self.pause_ms * 2).min(1_000);
-                BindingStep::Read(now.plus_ms(self.pause_ms))
+                self.failures = self.failures.saturating_add(1);
+                let pause = PAUSES.after(self.failures).as_millis();
+                BindingStep::Read(now.plus_ms(u64::try_from(pause).unwrap_or(u64::MAX)))
             }
         }
     }

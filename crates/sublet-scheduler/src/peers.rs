@@ -25,6 +25,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
 use sublet_listener::{Certificates, Door, Ending, Limits};
+use sublet_model::Pauses;
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::leader::Leadership;
 use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
@@ -45,6 +46,8 @@ const SETTLE: Duration = Duration::from_secs(60);
 /// How often the Secret is read: until it is there, and then. A fraction of [`SETTLE`].
 const LOOK: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The pauses of the leader after failures with it.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(400), LOOK_AGAIN);
 /// The longest that a write of it, and a connection to another extender, may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 const CONNECT_LIMIT: Duration = Duration::from_millis(300);
@@ -158,11 +161,11 @@ pub(crate) async fn keep(client: Client, namespace: String, mut leadership: Lead
     let api: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     loop {
         let tenure = leadership.won().await;
-        let mut failed = LOOK;
+        let mut failures: u32 = 0;
         while let Some(left) = leadership.left(tenure) {
             let pause = match look_after(&client, &api, &namespace, left).await {
                 Ok(pause) => {
-                    failed = LOOK;
+                    failures = 0;
                     pause
                 }
                 Err(error) => {
@@ -170,8 +173,8 @@ pub(crate) async fn keep(client: Client, namespace: String, mut leadership: Lead
                         error = format!("{error:#}"),
                         "the certificate is not looked after"
                     );
-                    failed = LOOK_AGAIN.min(failed * 2);
-                    failed
+                    failures = failures.saturating_add(1);
+                    PAUSES.after(failures)
                 }
             };
             tokio::select! {

@@ -15,6 +15,7 @@ use axum::http::{Method, StatusCode};
 use sublet_api::extender::from_str;
 use sublet_api::pod_uid;
 use sublet_client::{Pods, list, read_pod};
+use sublet_model::Pauses;
 use sublet_replicas::leader::{Leadership, SWIFT, SWIFT_DEADLINE};
 use sublet_telemetry::metrics::OutcomeLabel;
 use tokio::sync::watch;
@@ -34,6 +35,10 @@ pub(crate) const PATIENCE: Patience = Patience {
 const LEADER_LIMIT: Duration = Duration::from_secs(13);
 /// How often is looked whether somebody else leads, if nothing tells.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The pauses of a new leader whose list of bound pods fails. Others wait for it, and a full list is what
+/// an API server that is ill needs least.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// What a replica knows of the others.
 pub(crate) struct Replicas {
@@ -250,6 +255,7 @@ fn outcome_of(body: &[u8]) -> anyhow::Result<Result<(), String>> {
 /// an earlier leader is on its way, and reads what they wrote.
 pub(crate) async fn take_office(scheduler: Arc<Scheduler>, replicas: Arc<Replicas>) {
     let mut leadership = replicas.leadership.clone();
+    let mut failures: u32 = 0;
     loop {
         let tenure = leadership.inaugurated().await;
         if let Some(at) = tenure.quiet_at(&SWIFT) {
@@ -260,12 +266,15 @@ pub(crate) async fn take_office(scheduler: Arc<Scheduler>, replicas: Arc<Replica
         let pods = list::<Pods>(&scheduler.client, Some("spec.nodeName!=")).await;
         match pods {
             Err(error) => {
-                tracing::warn!(%error, "bound pods cannot be listed");
-                tokio::time::sleep(LOOK).await;
+                failures = failures.saturating_add(1);
+                let pause = PAUSES.after(failures);
+                tracing::warn!(%error, ?pause, "bound pods cannot be listed");
+                tokio::time::sleep(pause).await;
                 continue;
             }
             Ok(pods) => scheduler.state().end_list(&pods),
         }
+        failures = 0;
         if *replicas.resigned.borrow() {
             return;
         }

@@ -2,6 +2,7 @@
 //! no cluster, the production routes and client.
 
 mod host_only;
+mod office;
 mod plans;
 mod preemption;
 mod quotas;

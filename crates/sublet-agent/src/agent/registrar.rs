@@ -11,7 +11,7 @@ use sublet_api::dialect;
 use sublet_api::is_over;
 use sublet_api::object::Pod;
 use sublet_client::{Client, patch_pod_annotations};
-use sublet_model::{ContainerName, Entry, NodeFacts};
+use sublet_model::{ContainerName, Entry, NodeFacts, Pauses};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_blocking;
 use tracing::{debug, info};
@@ -24,9 +24,9 @@ use crate::isolate::supervisor::IsolationWatch;
 use crate::nri::Created;
 use crate::pods::PodSource;
 
-/// The first pause between two looks while something is open: kubelet writes its books within
-/// milliseconds. Each is twice the one before, for a pod may wait for a kubelet that is away.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pauses between two looks while something is open: kubelet writes its books within milliseconds,
+/// and a pod may wait for a kubelet that is away.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(50), LOOK_EVERY);
 
 /// What learning whom kubelet has served needs.
 pub(super) struct Registrar {
@@ -45,13 +45,13 @@ pub(super) struct Registrar {
 impl Registrar {
     /// Looks again and again.
     pub(super) async fn keep(&self) -> Infallible {
-        let mut pause = FIRST_PAUSE;
+        let mut looks: u32 = 1;
         loop {
             let settled = self.look().await;
             tokio::select! {
-                () = self.doubt.notified() => pause = FIRST_PAUSE,
-                () = tokio::time::sleep(if settled { LOOK_EVERY } else { pause }) => {
-                    pause = (pause * 2).min(LOOK_EVERY);
+                () = self.doubt.notified() => looks = 1,
+                () = tokio::time::sleep(if settled { LOOK_EVERY } else { PAUSES.after(looks) }) => {
+                    looks = looks.saturating_add(1);
                 }
             }
         }

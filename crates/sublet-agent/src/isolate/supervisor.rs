@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::inject::Injection;
 use super::node::Isolation;
 use super::{FailureKind, IsolationError};
-use crate::agent::{LOOK_EVERY, pause_after};
+use crate::agent::{LOOK_EVERY, PAUSES};
 use crate::allocate::HandOver;
 
 /// The isolation of this node's containers, as it is now.
@@ -197,7 +197,7 @@ impl IsolationSupervisor {
                 }
                 (IsolationState::Pending(_), Some(start)) => {
                     self.wait_for_cards().await;
-                    sleep(pause_after(failures, true)).await;
+                    sleep(PAUSES.after(failures)).await;
                     failures += 1;
                     let cards = self.inventory.borrow().clone();
                     let tried = spawn_blocking(move || start(&cards)).await?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sublet_kubelet::deviceplugin::registration_client::RegistrationClient;
 use sublet_kubelet::deviceplugin::{KUBELET_SOCKET, RegisterRequest, VERSION};
+use sublet_model::Pauses;
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::transport::Endpoint;
 use tracing::{debug, info, warn};
@@ -24,12 +25,9 @@ use super::socket::{self, FileMark};
 /// present" (pkg/kubelet/cm/devicemanager/manager.go, `devicesToAllocate`, v1.36.3).
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The pause after the first try, which often meets the socket of a kubelet that has ended, or
-/// of one that does not listen yet.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-
-/// The longest pause between two tries; kubelet may refuse for minutes while it starts.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pauses after tries. The first often meets the socket of a kubelet that has ended, or of one that
+/// does not listen yet; and kubelet may refuse for minutes while it starts.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(30));
 
 /// How long after a registration kubelet may take to open ListAndWatch before it counts
 /// as lost. Kubelet opens it at once; the rest is for a busy machine.
@@ -133,8 +131,8 @@ impl Keeper {
             return;
         }
         let outcome = ask_to_register(&kubelet_path, &self.plugin).await;
-        let pause = pause_after(self.tries);
-        self.tries += 1;
+        self.tries = self.tries.saturating_add(1);
+        let pause = PAUSES.after(self.tries);
         match outcome {
             Ok(()) => {
                 info!(
@@ -165,11 +163,6 @@ impl Keeper {
             why.clone_into(&mut self.complaint);
         }
     }
-}
-
-/// The pause before the next try, after `tries` earlier ones: 0.1, 0.2, 0.4 … 30 seconds.
-fn pause_after(tries: u32) -> Duration {
-    (PAUSE_MIN * (1 << tries.min(9))).min(PAUSE_MAX)
 }
 
 async fn ask_to_register(kubelet: &Path, plugin: &Plugin) -> Result<(), tonic::Status> {
@@ -204,18 +197,4 @@ fn describe(status: &tonic::Status) -> String {
         cause = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_half_a_minute() {
-        let pauses: Vec<u128> = (0..12).map(|n| pause_after(n).as_millis()).collect();
-        let expected = [
-            100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000, 30_000,
-        ];
-        assert_eq!(pauses, expected);
-    }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use sublet_api::group::ShapeMemo;
-use sublet_model::Time;
+use sublet_model::{Pauses, Time};
 use sublet_queue::{QueueHold, QueueMemo};
 
 /// A victim that was asked to go and is still there is asked again after this time: a disruption
@@ -19,14 +20,12 @@ const AWAIT_MS: u64 = 5_000;
 /// What is over stays in a plan beside others for so long, so that more of it goes with one write.
 const TIDY_MS: u64 = 1_000;
 
-/// The first pause of a group that did not start in time, and the longest: each is twice the last.
-const BACK_OFF_MS: u64 = 10_000;
-const LONGEST_BACK_OFF_MS: u64 = 300_000;
+/// The pauses of a group that did not start in time.
+const GIVEN_UP: Pauses = Pauses::new(Duration::from_secs(10), Duration::from_secs(300));
 
-/// The same reason is told with other numbers after this time, then after twice that, and so on up to
-/// the longest: thousands that wait for hours would be a load by their places in the line alone.
-const TELL_AGAIN_MS: u64 = 30_000;
-const LONGEST_SILENCE_MS: u64 = 16 * TELL_AGAIN_MS;
+/// The same reason is told with other numbers after these pauses: thousands that wait for hours would be
+/// a load by their places in the line alone.
+const SILENCE: Pauses = Pauses::new(Duration::from_secs(30), Duration::from_secs(480));
 
 /// The status of a group is written once in this time.
 pub(crate) const STATUS_MS: u64 = 1_000;
@@ -82,8 +81,8 @@ struct ToldLast {
     text: String,
     /// Nothing else of this kind is told before.
     not_before: Time,
-    /// How long the pause was.
-    pause_ms: u64,
+    /// How often it was told in a row.
+    times: u32,
 }
 
 /// A group that did not start in time.
@@ -161,10 +160,9 @@ impl Memory {
         if given_up.plan == *plan {
             return;
         }
-        let pause = BACK_OFF_MS << given_up.times.min(10);
         given_up.plan = plan.clone();
-        given_up.times += 1;
-        given_up.until = now.plus_ms(pause.min(LONGEST_BACK_OFF_MS));
+        given_up.times = given_up.times.saturating_add(1);
+        given_up.until = later(now, GIVEN_UP.after(given_up.times));
     }
 
     /// The plan that was last given up for the group.
@@ -211,14 +209,12 @@ impl Memory {
         if last.is_some_and(|last| last.text == text || now < last.not_before) {
             return false;
         }
-        let pause_ms = last.map_or(TELL_AGAIN_MS, |last| {
-            (2 * last.pause_ms).min(LONGEST_SILENCE_MS)
-        });
+        let times = last.map_or(1, |last| last.times.saturating_add(1));
         let told = ToldLast {
             kind: kind.to_owned(),
             text: text.to_owned(),
-            not_before: now.plus_ms(pause_ms),
-            pause_ms,
+            not_before: later(now, SILENCE.after(times)),
+            times,
         };
         self.told.insert(about.to_owned(), told);
         true
@@ -245,6 +241,10 @@ impl Memory {
     }
 }
 
+fn later(now: Time, pause: Duration) -> Time {
+    now.plus_ms(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(memory.not_before("g"), Some(at(31_000)));
         for next in 3..30 {
             memory.give_up("g", &plan(next), at(0));
-            assert!(memory.not_before("g").unwrap().ms() <= LONGEST_BACK_OFF_MS);
+            assert!(memory.not_before("g").unwrap().ms() <= 300_000);
         }
         memory.keep(|group| group != "g", at(0));
         assert_eq!(memory.not_before("g"), None);
@@ -287,14 +287,14 @@ mod tests {
         let mut now = 90_000;
         for turn in 0..20 {
             let text = format!("{turn} of 8");
-            now += LONGEST_SILENCE_MS;
+            now += 480_000;
             assert!(memory.tells("g", "NoRoom", &text, at(now)));
         }
         assert!(memory.tells("g", "OverQuota", "2", at(now + 1)));
         memory.keep(|_| false, at(now + 2));
         assert!(memory.tells("g", "OverQuota", "2", at(now + 2)));
         // What no group is made of may be gone.
-        let after = TELL_AGAIN_MS + REMEMBER_MS;
+        let after = 30_000 + REMEMBER_MS;
         assert!(memory.tells("quota q", "NotInTree", "?", at(0)));
         memory.keep(|_| false, at(after - 1));
         assert!(!memory.tells("quota q", "NotInTree", "?", at(after - 1)));

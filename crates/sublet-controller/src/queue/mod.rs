@@ -26,7 +26,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
 use sublet_client::{ObjectAddress, read_object};
-use sublet_model::Time;
+use sublet_model::{Pauses, Time};
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::ControllerMetrics;
 
@@ -57,8 +57,8 @@ const RESTS: u32 = 3;
 /// Without a change everything is looked at again after this time: deadlines pass by themselves.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// How long is waited after a failure.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pauses after looks of which something could not be written.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(4));
 
 /// What the queue needs.
 pub(crate) struct QueueKeeper {
@@ -107,6 +107,7 @@ impl QueueKeeper {
         let teller = Teller::begin(pen);
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
+        let mut failures: u32 = 0;
         loop {
             let began = Instant::now();
             let round = self.look(&watching, epoch, teller.room(), &mut memory, names);
@@ -116,9 +117,12 @@ impl QueueKeeper {
             let is_done = self
                 .carry_out(round.steps, pen, &watching, &mut memory)
                 .await;
-            if !is_done {
-                tokio::time::sleep(PAUSE).await;
-            }
+            failures = if is_done {
+                0
+            } else {
+                failures.saturating_add(1)
+            };
+            tokio::time::sleep(PAUSES.after(failures)).await;
             let news = watching.board.news.notified();
             let _news = tokio::time::timeout(AGAIN, news).await;
             tokio::time::sleep(rest).await;
@@ -133,7 +137,7 @@ impl QueueKeeper {
                 Ok(None) => tracing::warn!("the Lease is gone"),
                 Err(error) => tracing::warn!(%error, "the Lease cannot be read"),
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(PAUSES.after(1)).await;
         }
     }
 

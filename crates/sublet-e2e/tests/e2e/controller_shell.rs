@@ -19,8 +19,9 @@ use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write, connect};
-use sublet_controller::shell::{Control, Decision, Pauses, govern};
+use sublet_controller::shell::{Control, Decision, govern};
 use sublet_e2e::{audit, binaries, eventually};
+use sublet_model::Pauses;
 use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
 use sublet_telemetry::metrics::ControllerMetrics;
 use sublet_testbed::{Cluster, ClusterOptions, User};
@@ -147,10 +148,7 @@ impl Replica {
             let (campaigner, leadership) = candidacy();
             let lease = ObjectAddress::of::<Lease>(Some("default"), "toys");
             let (metrics, _) = ControllerMetrics::registered();
-            let pauses = Pauses {
-                first: Duration::from_millis(100),
-                longest: Duration::from_secs(1),
-            };
+            let pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(1));
             let me = control.me.clone();
             let governs = govern(control, client.clone(), leadership, pauses, metrics.clone());
             let (end, ended) = oneshot::channel::<()>();

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use sublet_abi::message::SlotClaim;
 use sublet_abi::{AnyControl, DeviceClaim, MAX_DEVICES};
+use sublet_model::Pauses;
 
 use super::marks::Marks;
 use super::meeting::{Why, meet, system};
@@ -23,11 +24,10 @@ use super::socket::Watched;
 use super::{Link, PATIENCE, leaked, pages};
 use crate::keeper;
 
-/// The pause between two attempts to find a successor. An arbiter that is restarted at once is
+/// The pauses between two attempts to find a successor. An arbiter that is restarted at once is
 /// there within milliseconds. Later attempts are rarer, since a missing file costs a system call
 /// each time. Until the process is back, `sublet top` shows its job without this process's use.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(20), Duration::from_millis(250));
 
 /// What the thread works with.
 #[derive(Debug)]
@@ -93,11 +93,11 @@ fn stay(link: &'static Link, watch: Watch) {
     let Watch { ledger, path } = watch;
     loop {
         link.socket().wait_for_end();
-        let mut pause = FIRST_PAUSE;
+        let mut failures: u32 = 0;
         let is_back = || crate::guard::catch_panic(|| come_back(link, &ledger, &path));
         while !matches!(is_back(), Some(Ok(()))) {
-            thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            failures = failures.saturating_add(1);
+            thread::sleep(PAUSES.after(failures));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
@@ -35,6 +35,8 @@ pub(super) struct ApiServer {
     pub(super) pod: Mutex<Option<Value>>,
     late: Mutex<Option<Value>>,
     pub(super) bindings: Mutex<Vec<Value>>,
+    /// When pods were listed.
+    pub(super) lists: Mutex<Vec<Instant>>,
 }
 
 impl ApiServer {
@@ -56,6 +58,10 @@ impl ApiServer {
         path: &str,
         body: &[u8],
     ) -> Result<Response<Body>, std::io::Error> {
+        if method == "GET" && path == "/api/v1/pods" {
+            self.lists.lock().unwrap().push(Instant::now());
+            return Ok(status(500));
+        }
         if method == "GET" {
             let pod = self.pod.lock().unwrap().clone();
             if let Some(binding) = self.late.lock().unwrap().take() {
