@@ -86,9 +86,25 @@ pub async fn perform(
     manager: &str,
     limit: Duration,
 ) -> Result<(), WriteError> {
+    perform_returning(client, write, manager, limit)
+        .await
+        .map(drop)
+}
+
+/// The same; returns the API server's answer, which is the object as it was written, but for a
+/// deletion and an eviction.
+///
+/// # Errors
+/// Refused, or unanswered: it may have been written then.
+pub async fn perform_returning(
+    client: &Client,
+    write: &Write,
+    manager: &str,
+    limit: Duration,
+) -> Result<Value, WriteError> {
     let request = request(write, manager, limit)?;
     match tokio::time::timeout(limit, client.request::<Value>(request)).await {
-        Ok(answer) => Ok(answer.map(drop)?),
+        Ok(answer) => Ok(answer?),
         Err(_) => Err(WriteError::Unanswered(format!(
             "no answer within {limit:?}"
         ))),

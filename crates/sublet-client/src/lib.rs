@@ -17,7 +17,7 @@ use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 pub use agent_port::{AgentConnection, AgentPod, find_agent};
-pub use any::{Act, ObjectAddress, Write, perform, read_object};
+pub use any::{Act, ObjectAddress, Write, perform, perform_returning, read_object};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, GangPlans, Namespaces, Nodes, ObjectKind,

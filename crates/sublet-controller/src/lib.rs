@@ -202,7 +202,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             unit: rules.unit,
         },
         known: known.clone(),
-        lease: ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE),
         writes_a_second,
     });
     let share_pods = makes_pods.then(|| SharePodKeeper {

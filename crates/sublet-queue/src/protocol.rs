@@ -8,6 +8,10 @@
 //! let go with the slot's name on it; the plan goes when every slot is bound or given up. A write to the
 //! plan names the version that was seen, so a leader that was deposed changes no plan that its successor
 //! has taken over.
+//!
+//! A later leadership has the higher epoch. A plan of a higher one than the leader's is a successor's,
+//! and is left alone; if there is none it came from elsewhere, out of the backup of another cluster or
+//! by hand, and goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,6 +97,8 @@ pub struct GroupSight<'a> {
 pub struct PlanSight<'a> {
     /// The leadership that looks.
     pub epoch: u64,
+    /// Has it been confirmed since the plan is there? Then one of a higher epoch is nobody's.
+    pub is_confirmed: bool,
     /// When.
     pub now: Time,
     /// Every pod that waits or holds something; one that has ended is none.
@@ -142,8 +148,9 @@ enum Fate {
 #[must_use]
 pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
     if plan.epoch > sight.epoch {
-        // Somebody else leads.
-        return Vec::new();
+        // Somebody else leads, or nobody can.
+        let is_nobodys = sight.is_confirmed;
+        return is_nobodys.then_some(PlanStep::Delete).into_iter().collect();
     }
     if plan.epoch < sight.epoch && !sight.fits {
         return vec![PlanStep::Delete];

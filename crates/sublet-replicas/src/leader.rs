@@ -65,8 +65,15 @@ pub const SWIFT_JOURNEY: Duration = Duration::from_millis(400);
 /// One leadership of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
-    /// Tells it from earlier and later ones.
+    /// Tells it from earlier and later ones of this process.
     pub number: u64,
+    /// Tells it from all others of this Lease: each is higher than those of all that began before it,
+    /// in whatever process, and whatever became of the Lease in between. It is the version that the API
+    /// server gave the Lease when the tenure began. Versions are whole numbers that only grow
+    /// (KEP-5504), also over a deletion. A server whose versions are none gives zero.
+    pub epoch: u64,
+    /// When its last renewal that was confirmed was sent: then nobody else led.
+    pub renewed: Instant,
     /// When it ends if the Lease is not renewed.
     pub until: Instant,
     /// When the Lease was made, if there was none before: then nobody can tell from it whether an
@@ -118,11 +125,17 @@ impl Leadership {
         self.holder.clone()
     }
 
+    /// What is known of that tenure; `None` once another has begun or nobody leads.
+    #[must_use]
+    pub fn tenure(&self, number: u64) -> Option<Tenure> {
+        (*self.tenure.borrow()).filter(|tenure| tenure.number == number)
+    }
+
     /// How long that tenure may write from now on; `None` if it is over.
     #[must_use]
     pub fn left(&self, number: u64) -> Option<Duration> {
-        let tenure = (*self.tenure.borrow()).filter(|tenure| tenure.number == number)?;
-        let left = tenure.until.saturating_duration_since(Instant::now());
+        let until = self.tenure(number)?.until;
+        let left = until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
@@ -276,16 +289,19 @@ impl Election {
         Some(Act::Replace(object))
     }
 
-    /// The write that was sent at that time was answered.
-    fn written(&mut self, sent: Instant, answer: &Result<(), WriteError>) {
+    /// The write that was sent at that time was answered; with the version that it made, if it was
+    /// written.
+    fn written(&mut self, sent: Instant, answer: &Result<u64, WriteError>) {
         match answer {
-            Ok(()) => {
+            Ok(version) => {
                 let old = self.tenure.filter(|tenure| sent < tenure.until);
                 if old.is_none() {
                     self.tenures += 1;
                 }
                 self.tenure = Some(Tenure {
                     number: old.map_or(self.tenures, |tenure| tenure.number),
+                    epoch: old.map_or(*version, |tenure| tenure.epoch),
+                    renewed: sent,
                     until: sent + self.timing.writes,
                     made: self.made,
                 });

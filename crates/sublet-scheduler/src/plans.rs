@@ -3,7 +3,7 @@
 //! The slots of every plan count as used. A slot that nobody took has an entry under the UID of the pod
 //! that it is for, or else under a name of its own; when its pod is bound, that entry becomes the pod's
 //! in one step, and when that fails, the slot's again. A member of a group goes to its slot's node and
-//! gets its slot's cards, if its plan is of the newest epoch; else it goes nowhere.
+//! gets its slot's cards, if its plan is of the newest epoch that is there; else it goes nowhere.
 //!
 //! All of it comes from the watches, so every extender answers alike. An epoch keeps those away who
 //! were deposed; that no card is given away twice does not rest on it: [`State::take_slot`] looks at the
@@ -31,10 +31,11 @@ use crate::watches::{Listing, list_ended};
 pub(crate) struct Plans {
     /// Are there any? Else nothing here is looked at.
     pub(crate) on: bool,
-    /// The slots of each plan, by its name.
-    plans: BTreeMap<Arc<str>, Vec<SlotKey>>,
+    /// The epoch and the slots of each plan, by its name.
+    plans: BTreeMap<Arc<str>, (u64, Vec<SlotKey>)>,
     slots: BTreeMap<SlotKey, Slot>,
-    /// The newest epoch of any plan that was seen.
+    /// The newest epoch of any plan that is there. One that was there is not remembered: a plan out of
+    /// the backup of another cluster would be obeyed for ever.
     epoch: u64,
     /// Slots that nobody took, by their names in the ledger, and the names.
     held: BTreeMap<PodUid, SlotKey>,
@@ -272,10 +273,11 @@ impl State {
                 return self.remove_plan(name);
             }
         };
-        self.plans.epoch = self.plans.epoch.max(plan.epoch);
         let keys: Vec<SlotKey> = slots.iter().map(|slot| slot.key.clone()).collect();
-        let before = self.plans.plans.insert(plan.name, keys.clone());
-        let before = before.unwrap_or_default();
+        let named = (plan.epoch, keys.clone());
+        let before = self.plans.plans.insert(plan.name, named);
+        let (_, before) = before.unwrap_or_default();
+        self.plans.find_newest();
         for key in &before {
             self.plans.remove(key);
         }
@@ -294,7 +296,9 @@ impl State {
 
     /// A plan is gone.
     pub(crate) fn remove_plan(&mut self, name: &str) {
-        for key in self.plans.plans.remove(name).unwrap_or_default() {
+        let (_, keys) = self.plans.plans.remove(name).unwrap_or_default();
+        self.plans.find_newest();
+        for key in keys {
             self.plans.remove(&key);
             self.settle(&key);
         }
@@ -353,6 +357,11 @@ impl Plans {
             let keys = self.for_pods.entry(uid.clone()).or_default();
             keys.insert(key.clone());
         }
+    fn find_newest(&mut self) {
+        let epochs = self.plans.values().map(|(epoch, _)| *epoch);
+        self.epoch = epochs.max().unwrap_or(0);
+    }
+
         self.slots.insert(key, slot);
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sublet_api::group::ShapeMemo;
@@ -43,6 +43,8 @@ const REMEMBER_MS: u64 = 3_600_000;
 pub(crate) struct Memory {
     /// Plans that were written and not seen yet: since when, and the version that they had before.
     awaited: BTreeMap<String, (Option<String>, Time)>,
+    /// Plans of a higher epoch than this leadership's: in which version, and since when.
+    outranking: BTreeMap<String, (Arc<str>, Instant)>,
     /// What was read of pods and jobs.
     pub(crate) shapes: ShapeMemo,
     /// Plans that have something in them that is over, and since when.
@@ -121,6 +123,25 @@ impl Memory {
         self.awaited.is_empty()
     }
 
+    /// A plan of a higher epoch is seen. Was this leadership confirmed, by a renewal of its Lease that
+    /// was sent at `renewed`, since the plan is there in this version? Then it is no successor's.
+    pub(crate) fn outranks_nobody(
+        &mut self,
+        plan: &str,
+        version: &Arc<str>,
+        (now, renewed): (Instant, Instant),
+    ) -> bool {
+        let known = self.outranking.get(plan);
+        match known.filter(|(seen, _)| seen == version) {
+            Some((_, since)) => renewed > *since,
+            None => {
+                let seen = (version.clone(), now);
+                self.outranking.insert(plan.to_owned(), seen);
+                false
+            }
+        }
+    }
+
     /// Has something that is over been in that plan for long enough?
     pub(crate) fn tidies(&mut self, plan: &str, now: Time) -> bool {
         let since = *self.untidy.entry(plan.to_owned()).or_insert(now);
@@ -134,6 +155,7 @@ impl Memory {
     /// Only these plans are there.
     pub(crate) fn keep_plans(&mut self, is_there: impl Fn(&str) -> bool) {
         self.untidy.retain(|plan, _| is_there(plan));
+        self.outranking.retain(|plan, _| is_there(plan));
     }
 
     /// The pod of this UID was asked to go.
@@ -348,6 +370,26 @@ mod tests {
         );
         memory.keep_plans(|plan| plan != "p");
         assert!(!memory.tidies("p", at(60_000)));
+    }
+
+    #[test]
+    fn a_plan_outranks_nobody_once_the_leadership_is_confirmed_beside_it() {
+        let mut memory = Memory::default();
+        let begin = Instant::now();
+        let at = |now: u64, renewed: u64| {
+            let moment = |s| begin + Duration::from_secs(s);
+            (moment(now), moment(renewed))
+        };
+        let (one, two): (Arc<str>, Arc<str>) = ("1".into(), "2".into());
+        assert!(!memory.outranks_nobody("p", &one, at(10, 9)));
+        assert!(!memory.outranks_nobody("p", &one, at(11, 10)));
+        // A successor may have written it since.
+        assert!(!memory.outranks_nobody("p", &two, at(12, 11)));
+        assert!(!memory.outranks_nobody("p", &two, at(13, 11)));
+        assert!(memory.outranks_nobody("p", &two, at(14, 13)));
+        assert!(!memory.outranks_nobody("q", &one, at(14, 13)));
+        memory.keep_plans(|plan| plan == "q");
+        assert!(!memory.outranks_nobody("p", &two, at(15, 14)));
     }
 
     #[test]

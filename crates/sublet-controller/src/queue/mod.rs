@@ -25,9 +25,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
-use sublet_client::{ObjectAddress, read_object};
 use sublet_model::{Pauses, Time};
-use sublet_replicas::leader::Leadership;
+use sublet_replicas::leader::{Leadership, Tenure};
 use sublet_telemetry::metrics::ControllerMetrics;
 
 use crate::known::Known;
@@ -65,8 +64,6 @@ pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
     /// The labels of namespaces.
     pub(crate) known: Known,
-    /// The Lease whose holder writes.
-    pub(crate) lease: ObjectAddress,
     /// At most so many writes a second.
     pub(crate) writes_a_second: Option<NonZeroU32>,
 }
@@ -82,7 +79,11 @@ pub(crate) async fn keep_queue(
     let mut names = 0;
     let pace = keeper.writes_a_second.map(|most| Arc::new(Pace::new(most)));
     loop {
-        let tenure = leadership.won().await;
+        let Tenure {
+            number: tenure,
+            epoch,
+            ..
+        } = leadership.inaugurated().await;
         let pen = Pen {
             name: QUEUE,
             client: client.clone(),
@@ -92,15 +93,14 @@ pub(crate) async fn keep_queue(
             pace: pace.clone(),
         };
         tokio::select! {
-            never = keeper.in_office(&pen, &mut names) => match never {},
+            never = keeper.in_office(&pen, epoch, &mut names) => match never {},
             () = leadership.lost(tenure) => {}
         }
     }
 }
 
 impl QueueKeeper {
-    async fn in_office(&self, pen: &Pen, names: &mut u64) -> std::convert::Infallible {
-        let epoch = self.epoch(&pen.client).await;
+    async fn in_office(&self, pen: &Pen, epoch: u64, names: &mut u64) -> std::convert::Infallible {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
         let watching = Watching::begin(&pen.client, self.scope.unit);
         watching.ready().await;
@@ -110,7 +110,12 @@ impl QueueKeeper {
         let mut failures: u32 = 0;
         loop {
             let began = Instant::now();
-            let round = self.look(&watching, epoch, teller.room(), &mut memory, names);
+            let Some(Tenure { renewed, .. }) = pen.leadership.tenure(pen.tenure) else {
+                // It is over, and so is this in a moment.
+                return std::future::pending().await;
+            };
+            let reign = (epoch, (began, renewed));
+            let round = self.look(&watching, reign, teller.room(), &mut memory, names);
             let rest = TOGETHER.max(RESTS * began.elapsed());
             teller.tell(round.told);
             pen.decided();
@@ -129,22 +134,10 @@ impl QueueKeeper {
         }
     }
 
-    /// The number of this leadership, which the Lease has counted.
-    async fn epoch(&self, client: &Client) -> u64 {
-        loop {
-            match read_object(client, &self.lease).await {
-                Ok(Some(lease)) => return lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0),
-                Ok(None) => tracing::warn!("the Lease is gone"),
-                Err(error) => tracing::warn!(%error, "the Lease cannot be read"),
-            }
-            tokio::time::sleep(PAUSES.after(1)).await;
-        }
-    }
-
     fn look(
         &self,
         watching: &Watching,
-        epoch: u64,
+        (epoch, at): (u64, (Instant, Instant)),
         room: Room,
         memory: &mut Memory,
         names: &mut u64,
@@ -158,6 +151,7 @@ impl QueueKeeper {
                 namespaces: &namespaces,
                 scope: &self.scope,
                 epoch,
+                at,
                 now,
                 room,
             };

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use sublet_api::gang_plan::{
     GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
@@ -51,6 +52,8 @@ pub(crate) struct QueueLook<'a> {
     pub(crate) scope: &'a QueueScope,
     /// The leadership that writes.
     pub(crate) epoch: u64,
+    /// When is looked, and when a renewal of the Lease was sent that has been confirmed.
+    pub(crate) at: (Instant, Instant),
     pub(crate) now: Time,
     /// What may be told.
     pub(crate) room: Room,
@@ -204,8 +207,15 @@ impl QueueLook<'_> {
                 }
                 Ok(plan) => {
                     is_settled &= plan.epoch == self.epoch;
+                    let is_confirmed = plan.epoch > self.epoch
+                        && memory.outranks_nobody(name, &plan.version, self.at);
+                    if is_confirmed {
+                        let (theirs, ours) = (plan.epoch, self.epoch);
+                        tracing::warn!(plan = name, theirs, ours, "a plan of nobody's goes");
+                    }
                     if memory.is_fresh(name, &plan.version) {
-                        round.steps.extend(scene.steps(plan, uid, memory));
+                        let steps = scene.steps((plan, uid), is_confirmed, memory);
+                        round.steps.extend(steps);
                     }
                 }
             }

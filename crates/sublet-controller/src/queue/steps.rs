@@ -112,8 +112,13 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is due for a plan.
-    pub(crate) fn steps(&self, plan: &GangPlan, uid: &str, memory: &mut Memory) -> Vec<Step> {
+    /// What is due for a plan. `is_confirmed`: whether this leadership was since the plan is there.
+    pub(crate) fn steps(
+        &self,
+        (plan, uid): (&GangPlan, &str),
+        is_confirmed: bool,
+        memory: &mut Memory,
+    ) -> Vec<Step> {
         let is_usable = |node: &NodeName| self.seen.nodes.contains_key(node.as_str());
         let other = |group: &GroupId| {
             let first = self.first.get(group.as_str());
@@ -121,6 +126,7 @@ impl<'a> Scene<'a> {
         };
         let sight = PlanSight {
             epoch: self.epoch,
+            is_confirmed,
             now: self.now,
             pods: &self.pods,
             groups: &self.sights,

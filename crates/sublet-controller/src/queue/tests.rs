@@ -1,5 +1,6 @@
 //! A cluster without an API server: what is written comes back as a watch would tell it.
 
+mod epochs;
 mod resize;
 mod seen;
 mod trees;
@@ -7,6 +8,7 @@ mod unread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS};
@@ -35,6 +37,8 @@ struct World {
     memory: Memory,
     names: u64,
     epoch: u64,
+    /// When is looked, and when the Lease was renewed.
+    at: (Instant, Instant),
     now: u64,
     version: u64,
     room: Room,
@@ -71,6 +75,7 @@ impl World {
             memory: Memory::default(),
             names: 0,
             epoch: 3,
+            at: (Instant::now(), Instant::now()),
             now: 1_000,
             version: 0,
             room: Room {
@@ -147,6 +152,7 @@ impl World {
             namespaces: &BTreeMap::new(),
             scope: &scope,
             epoch: self.epoch,
+            at: self.at,
             now: Time::from_ms(self.now),
             room: self.room,
         };
@@ -321,31 +327,6 @@ fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
     assert_eq!(acts(&world.look().steps), [""; 0]);
     world.carry_out(round.steps);
     assert_eq!(acts(&world.look().steps), ["patch"]);
-}
-
-/// Who takes over finds the plans, makes them its own, and goes on.
-#[test]
-fn a_successor_goes_on_with_the_plans_that_it_finds() {
-    let mut world = World::new(4);
-    world.pod_group("g", 2);
-    world.pod("p0", "g");
-    world.pod("p1", "g");
-    let round = world.look();
-    world.carry_out(round.steps);
-    world.epoch = 4;
-    world.memory = Memory::default();
-    let round = world.look();
-    assert_eq!(acts(&round.steps), ["replace"]);
-    let Act::Replace(plan) = &round.steps[0].write.act else {
-        panic!("{round:?}")
-    };
-    assert_eq!(
-        (&plan["spec"]["epoch"], &plan["metadata"]["resourceVersion"]),
-        (&json!(4), &json!("1"))
-    );
-    world.carry_out(round.steps);
-    assert_eq!(acts(&world.look().steps), ["patch", "patch"]);
-    assert_eq!(world.names, 1);
 }
 
 /// Of two gangs of three on four cards one starts, and the other says why it waits.

@@ -1,6 +1,7 @@
 //! Jobs that queue, on a real control plane: pods start together or not at all, quotas are lent and
 //! taken back, and who waits is told why. What happened is read from the API server's watch.
 
+mod deleted;
 mod native;
 pub(crate) mod objects;
 mod peers;

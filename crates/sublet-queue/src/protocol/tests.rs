@@ -82,6 +82,7 @@ struct World {
     other: bool,
     fits: bool,
     epoch: u64,
+    confirmed: bool,
     now: Time,
 }
 
@@ -106,6 +107,7 @@ impl World {
             other: false,
             fits: true,
             epoch: 7,
+            confirmed: false,
             now: NOW,
         }
     }
@@ -137,6 +139,7 @@ impl World {
             plan,
             &PlanSight {
                 epoch: self.epoch,
+                is_confirmed: self.confirmed,
                 now: self.now,
                 pods: &self.pods,
                 groups: &groups,
@@ -256,6 +259,9 @@ fn who_leads_next_takes_over_or_gives_up() {
     assert_eq!(world.says(&plan(["a", "b"])), "delete");
     world.epoch = 6;
     assert_eq!(world.says(&plan(["a", "b"])), "");
+    // Nobody else leads, so nobody would ever touch it.
+    world.confirmed = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
 }
 
 #[test]

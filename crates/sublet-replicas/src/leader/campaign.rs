@@ -6,7 +6,8 @@ use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use prometheus_client::metrics::gauge::Gauge;
-use sublet_client::{ObjectAddress, Write, WriteError, perform};
+use serde_json::Value;
+use sublet_client::{ObjectAddress, Write, WriteError, perform, perform_returning};
 
 use super::{Campaigner, Election, LeaseTiming};
 
@@ -131,6 +132,16 @@ pub fn process_name() -> anyhow::Result<String> {
     Ok(format!("{host}_{}", read("/proc/sys/kernel/random/uuid")?))
 }
 
+/// The version of a Lease as a number.
+fn version_of(lease: &Value) -> u64 {
+    let version = &lease["metadata"]["resourceVersion"];
+    let number = version.as_str().and_then(|text| text.parse().ok());
+    number.unwrap_or_else(|| {
+        tracing::warn!(%version, "the API server's versions are no numbers");
+        0
+    })
+}
+
 /// Reads the Lease once, and writes it if it is ours or free.
 async fn round(
     client: &Client,
@@ -153,7 +164,8 @@ async fn round(
         act,
     };
     let sent = Instant::now();
-    let answer = perform(client, &write, MANAGER, limit).await;
+    let answer = perform_returning(client, &write, MANAGER, limit).await;
+    let answer = answer.map(|lease| version_of(&lease));
     if let Err(error) = &answer {
         tracing::debug!(?step, ?error, "the Lease was not written");
     }

@@ -4,7 +4,8 @@
 //! are killed, paused, started again and ended cleanly. Each request may be lost or late, each answer
 //! too, and the watch lags. The Lease is deleted now and then. What decides is the product's own:
 //! `Election`, `Tenure` and `Binding`. After each write the simulation adds up the
-//! server's own objects, without any ledger's help. If a seed fails, the test prints the command that
+//! server's own objects, without any ledger's help; and each office has a higher epoch than all before
+//! it. If a seed fails, the test prints the command that
 //! replays it.
 
 mod bindings;
@@ -39,6 +40,8 @@ enum Hands {
     Impatient,
     /// Does not wait where it made the Lease.
     Careless,
+    /// Takes the number of transitions that the Lease has counted for its epoch.
+    Counting,
     /// Stops between the look at its tenure and the write, for any time: what only the node's agent
     /// can make good.
     Torn,
@@ -51,7 +54,7 @@ enum Event {
     /// The Lease as the server had it when it was asked.
     LeaseSeen(Option<Box<Lease>>),
     /// The answer to a write of the Lease that was sent at this moment of the process's clock.
-    LeaseWritten(Instant, Result<(), u16>),
+    LeaseWritten(Instant, Result<u64, u16>),
     /// It takes its office: what a list at this moment said, and up to where the log was then.
     Listed(u64, BTreeMap<usize, usize>, usize),
     /// A change arrives at its watch: the log up to here.
@@ -124,6 +127,8 @@ struct Simulation {
     server: Server,
     processes: Vec<Process>,
     tries: Vec<Try>,
+    /// The epoch of the last office that began, and whose tenure that was: process, life and number.
+    epoch: Option<(u64, (usize, u32, u64))>,
     met: BTreeMap<&'static str, u64>,
     broken: Option<String>,
 }
@@ -165,6 +170,7 @@ impl Simulation {
             server,
             processes: Vec::new(),
             tries: Vec::new(),
+            epoch: None,
             met: BTreeMap::new(),
             broken: None,
         };
@@ -386,6 +392,7 @@ fn the_simulation_notices_leaders_that_do_not_keep_to_the_rules() {
         Hands::Overstaying,
         Hands::Impatient,
         Hands::Careless,
+        Hands::Counting,
         Hands::Torn,
     ] {
         let caught = SEEDS.into_iter().any(|seed| run(seed, hands).is_err());

@@ -27,7 +27,7 @@ fn lease(version: u64, holder: &str) -> Lease {
     }
 }
 
-fn refused() -> Result<(), WriteError> {
+fn refused() -> Result<u64, WriteError> {
     Err(WriteError::Refused {
         code: 409,
         message: String::new(),
@@ -66,23 +66,27 @@ fn a_leader_writes_for_a_while_after_each_confirmed_renewal() {
     let after = |seconds| start + Duration::from_secs(seconds);
     let mut election = Election::new("a".to_owned(), TIMING);
     election.read(None, start);
-    election.written(after(0), &Ok(()));
+    election.written(after(0), &Ok(7));
     let first = election.tenure.unwrap();
     assert_eq!((first.number, first.until), (1, after(10)));
+    assert_eq!((first.epoch, first.renewed), (7, after(0)));
     assert_eq!(election.read(Some(&lease(1, "a")), after(2)), Step::Renew);
     election.written(after(2), &Err(WriteError::Unanswered(String::new())));
     assert_eq!(election.tenure, Some(first));
-    election.written(after(4), &Ok(()));
-    assert_eq!(election.tenure.unwrap().until, after(14));
-    assert_eq!(election.tenure.unwrap().number, 1);
+    election.written(after(4), &Ok(9));
+    let renewed = election.tenure.unwrap();
+    assert_eq!((renewed.number, renewed.until), (1, after(14)));
+    assert_eq!((renewed.epoch, renewed.renewed), (7, after(4)));
     election.written(after(6), &refused());
     assert_eq!(election.tenure, None);
     // What began before does not go on in a later tenure.
-    election.written(after(8), &Ok(()));
-    assert_eq!(election.tenure.unwrap().number, 2);
+    election.written(after(8), &Ok(12));
+    let second = election.tenure.unwrap();
+    assert_eq!((second.number, second.epoch), (2, 12));
     // Nor does it after a time in which nothing was renewed.
-    election.written(after(30), &Ok(()));
-    assert_eq!(election.tenure.unwrap().number, 3);
+    election.written(after(30), &Ok(20));
+    let third = election.tenure.unwrap();
+    assert_eq!((third.number, third.epoch), (3, 20));
     assert_eq!(election.read(Some(&lease(9, "b")), after(31)), Step::Wait);
     assert_eq!(election.tenure, None);
     assert_eq!(election.release(), None);
@@ -107,12 +111,12 @@ fn who_made_the_lease_does_not_know_of_earlier_leaders() {
     let start = Instant::now();
     let mut election = Election::new("a".to_owned(), SWIFT);
     election.read(None, start);
-    election.written(start, &Ok(()));
+    election.written(start, &Ok(1));
     let made = election.tenure.unwrap();
     assert_eq!(made.quiet_at(&SWIFT), Some(start + SWIFT.lasts));
     let mut other = Election::new("b".to_owned(), SWIFT);
     other.read(Some(&lease(2, "")), start);
-    other.written(start, &Ok(()));
+    other.written(start, &Ok(3));
     assert_eq!(other.tenure.unwrap().quiet_at(&SWIFT), None);
 }
 
@@ -120,7 +124,7 @@ fn who_made_the_lease_does_not_know_of_earlier_leaders() {
 async fn a_write_without_an_answer_keeps_the_lease() {
     for (answer, is_answered) in [
         (Ok(()), true),
-        (refused(), true),
+        (refused().map(drop), true),
         (Err(WriteError::Unanswered(String::new())), false),
     ] {
         let (campaigner, leadership) = candidacy();
@@ -141,7 +145,7 @@ struct Server {
 
 impl Server {
     /// Answers a write as the API server would.
-    fn write(&mut self, act: &Act) -> Result<(), WriteError> {
+    fn write(&mut self, act: &Act) -> Result<u64, WriteError> {
         let object = match act {
             Act::Create(object) if self.version == 0 => object,
             Act::Replace(object)
@@ -157,7 +161,7 @@ impl Server {
             .as_str()
             .unwrap()
             .to_owned();
-        Ok(())
+        Ok(self.version)
     }
 }
 

@@ -134,6 +134,19 @@ async fn what_is_planned_counts_as_used() {
     assert_eq!(world.says(), "");
 }
 
+/// A plan out of another cluster's backup may have any epoch.
+#[tokio::test]
+async fn an_epoch_counts_for_as_long_as_a_plan_has_it() {
+    let world = World::of_queue();
+    world.plan(plan("a", 7, &[(0, "n2", 1, "p")]));
+    world.plan(plan("b", 900, &[]));
+    let first = member("p", "a", 0, "n2");
+    let old = "plan a waits for the queue's controller to take it over";
+    assert_eq!(filtered(&world, &first).await, old);
+    world.no_plan("b");
+    assert_eq!(filtered(&world, &first).await, "n2");
+}
+
 #[tokio::test]
 async fn a_member_goes_to_its_slot_and_else_nowhere() {
     let world = World::of_queue();

@@ -65,6 +65,10 @@ impl Simulation {
                     code,
                     message: String::new(),
                 });
+                let answer = match self.hands {
+                    Hands::Counting => answer.map(|_| self.counted()),
+                    _ => answer,
+                };
                 self.processes[number].election.written(sent, &answer);
                 self.seek_office(number);
             }
@@ -151,6 +155,40 @@ impl Simulation {
         }
         // It may be over by now.
         self.seek_office(number);
+        self.check_epoch(number, tenure);
+    }
+
+    /// How many transitions the Lease has counted.
+    fn counted(&self) -> u64 {
+        let spec = self
+            .server
+            .lease
+            .as_ref()
+            .and_then(|lease| lease.spec.as_ref());
+        let count = spec.and_then(|spec| spec.lease_transitions);
+        count
+            .and_then(|count| u64::try_from(count).ok())
+            .unwrap_or(0)
+    }
+
+    /// An office that has just begun has a higher epoch than all before it.
+    fn check_epoch(&mut self, number: usize, tenure: u64) {
+        let process = &self.processes[number];
+        let now = process
+            .election
+            .tenure
+            .filter(|_| process.office == Some(tenure));
+        let Some(Tenure { epoch, .. }) = now else {
+            return;
+        };
+        // A tenure that was confirmed late may have two.
+        let whose = (number, process.life, tenure);
+        if let Some((before, of)) = self.epoch
+            && (epoch < before || epoch == before && of != whose)
+        {
+            self.broken = Some(format!("an office of epoch {epoch} after one of {before}"));
+        }
+        self.epoch = Some((epoch, whose));
     }
 
     pub(super) fn watch(&mut self, number: usize, upto: usize) {

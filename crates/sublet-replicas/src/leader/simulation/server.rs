@@ -34,8 +34,8 @@ impl Server {
         }
     }
 
-    /// Answers a write of the Lease as the API server would.
-    pub(super) fn write_lease(&mut self, act: &Act) -> Result<(), u16> {
+    /// Answers a write of the Lease as the API server would, with its version.
+    pub(super) fn write_lease(&mut self, act: &Act) -> Result<u64, u16> {
         let seen = self.lease.as_ref();
         let version = seen.and_then(|lease| lease.metadata.resource_version.as_deref());
         let object = match (act, version) {
@@ -51,7 +51,7 @@ impl Server {
         let mut lease: Lease = serde_json::from_value(object.clone()).map_err(|_| 400_u16)?;
         lease.metadata.resource_version = Some(self.version.to_string());
         self.lease = Some(lease);
-        Ok(())
+        Ok(self.version)
     }
 
     pub(super) fn bound(&self) -> BTreeMap<usize, usize> {
