@@ -348,6 +348,11 @@ fn release(pod: &Pod, mark: SlotMark) -> Step {
         operations.push(json!({"op": "remove", "path": path}));
     }
     if meta.annotations.is_empty() {
+        // What others have written since would be gone with it.
+        let version = json!({
+            "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version,
+        });
+        operations.push(version);
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
     }
     let path = format!("/metadata/annotations/{}", keys::SLOT.replace('/', "~1"));
@@ -377,4 +382,48 @@ fn switch(job: &JobFacts, suspend: bool) -> Option<Step> {
         },
         then: Then::Switched(job.job.clone(), suspend),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Annotations that somebody wrote since would be wiped out.
+    #[test]
+    fn annotations_are_made_only_on_the_version_that_has_none() {
+        let released = |annotations: Value| {
+            let pod = serde_json::from_value(json!({
+                "metadata": {
+                    "name": "p", "namespace": "a", "uid": "u", "resourceVersion": "7",
+                    "annotations": annotations,
+                },
+                "spec": {"containers": []},
+            }));
+            let key = SlotKey {
+                plan: "plan".into(),
+                group: "g".into(),
+                role: "w".into(),
+                index: 0,
+            };
+            let node = NodeName::new("n1").unwrap();
+            let step = release(&pod.unwrap(), SlotMark { key, node });
+            let Act::JsonPatch(operations) = step.write.act else {
+                panic!("{:?}", step.write)
+            };
+            let words = operations.as_array().unwrap().iter();
+            let words = words.map(|one| format!("{} {}", one["op"], one["path"]));
+            words.collect::<Vec<_>>().join("; ").replace('"', "")
+        };
+        let slot = "add /metadata/annotations/sublet.dev~1slot";
+        assert_eq!(
+            released(json!({"a": "b"})),
+            format!("test /metadata/uid; {slot}")
+        );
+        assert_eq!(
+            released(json!({})),
+            format!(
+                "test /metadata/uid; test /metadata/resourceVersion; add /metadata/annotations; {slot}"
+            )
+        );
+    }
 }
