@@ -189,6 +189,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let preemptor = Preemptor {
         schedulers: rules.schedulers.clone(),
         unit: rules.unit,
+        queue,
     };
     let known = Known {
         namespaces: namespaces_known,

@@ -6,7 +6,8 @@
 //! steps, each a write that can be done twice: it notes on the pod who goes, asks them to go by the
 //! Eviction API, and nominates the node. The note comes first and is never written again, so a
 //! leader that takes over goes on with the same victims, and one request evicts once. The extender
-//! reads the note too, and keeps the room.
+//! reads the note too, and keeps the room. Where jobs queue, its ledger has their plans, and who is a
+//! member of a group is the queue's alone: evictions for it go by quotas.
 //!
 //! The stock scheduler has the first try: it says `Unschedulable` after its own preemption, and
 //! nominates in the same write.
@@ -38,6 +39,8 @@ pub(crate) struct Preemptor {
     pub(crate) schedulers: Vec<String>,
     /// What one aliyun.com/gpu-mem is.
     pub(crate) unit: Unit,
+    /// Jobs queue.
+    pub(crate) queue: bool,
 }
 
 impl Preemptor {
@@ -71,7 +74,7 @@ impl Control for Preemptor {
             unit: self.unit,
             ..EngineOptions::of(Policy::binpack())
         };
-        let onlooker = Onlooker::new(client.clone(), options);
+        let onlooker = Onlooker::begin(client.clone(), options, self.queue, None);
         (Controller::new(pods, waiting), onlooker)
     }
 
@@ -209,6 +212,7 @@ mod tests {
         Preemptor {
             schedulers: vec!["sublet-scheduler".to_owned()],
             unit: Unit::MiB,
+            queue: false,
         }
     }
 

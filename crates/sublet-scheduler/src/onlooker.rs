@@ -61,7 +61,8 @@ pub struct Sight<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
     /// The pod is none that others are evicted for: it asks for no GPU,
-    /// cannot be read, or has a requirement that only the stock scheduler can check.
+    /// cannot be read, has a requirement that only the stock scheduler can check, or is a member of a
+    /// group, for which only the queue has others go.
     Unknown,
     /// Room was decided on for it before. These of the victims are still to be evicted.
     Decided(Preempting, Vec<Victim>),
@@ -72,24 +73,19 @@ pub enum Outlook {
 }
 
 impl Onlooker {
-    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`.
+    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `is_queued`: the
+    /// extender obeys plans, so their slots count here too. `ear` is told what the watches tell.
     #[must_use]
-    pub fn new(client: Client, options: EngineOptions) -> Onlooker {
-        Onlooker::begin(client, options, None)
-    }
-
-    /// The same for one that is told what the watches tell.
-    #[must_use]
-    pub fn listening(client: Client, options: EngineOptions, ear: Box<dyn Ear>) -> Onlooker {
-        Onlooker::begin(client, options, Some(ear))
-    }
-
-    fn begin(client: Client, options: EngineOptions, ear: Option<Box<dyn Ear>>) -> Onlooker {
+    pub fn begin(
+        client: Client,
+        options: EngineOptions,
+        is_queued: bool,
+        ear: Option<Box<dyn Ear>>,
+    ) -> Onlooker {
         let scheduler = Scheduler::silent(client, options);
-        // Who decides on plans is the one that listens.
-        let scheduler = Arc::new(match &ear {
-            Some(_) => scheduler.queued(),
-            None => scheduler,
+        let scheduler = Arc::new(match is_queued {
+            true => scheduler.queued(),
+            false => scheduler,
         });
         let following = tokio::spawn(follow(scheduler.clone(), ear));
         Onlooker {
@@ -137,6 +133,9 @@ impl Scheduler {
             return Outlook::Unknown;
         };
         if !waiting.asks_gpu() || !unmodelled(pod).is_empty() {
+            return Outlook::Unknown;
+        }
+        if state.is_of_queue(&waiting.membership) {
             return Outlook::Unknown;
         }
         if pod

@@ -143,6 +143,11 @@ impl Scheduler {
 }
 
 impl State {
+    /// Does the queue decide who goes for a pod that says this of itself?
+    pub(crate) fn is_of_queue(&self, membership: &Membership) -> bool {
+        self.plans.on && *membership != Membership::None
+    }
+
     /// Where a pod must go: nowhere in particular, to its slot's node, or nowhere at all.
     pub(crate) fn place_of_member(
         &self,
@@ -352,16 +357,16 @@ impl Plans {
         self.held.contains_key(uid)
     }
 
-    fn insert(&mut self, key: SlotKey, slot: Slot) {
-        if let Some(uid) = &slot.of {
-            let keys = self.for_pods.entry(uid.clone()).or_default();
-            keys.insert(key.clone());
-        }
     fn find_newest(&mut self) {
         let epochs = self.plans.values().map(|(epoch, _)| *epoch);
         self.epoch = epochs.max().unwrap_or(0);
     }
 
+    fn insert(&mut self, key: SlotKey, slot: Slot) {
+        if let Some(uid) = &slot.of {
+            let keys = self.for_pods.entry(uid.clone()).or_default();
+            keys.insert(key.clone());
+        }
         self.slots.insert(key, slot);
     }
 

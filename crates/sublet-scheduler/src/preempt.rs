@@ -232,7 +232,7 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
         // A pod of no GPU: the stock scheduler has decided already.
         let claim = claim.filter(Claim::has_gpu);
         // Whoever goes for a member goes before it is let go.
-        if state.plans.on && Membership::of(&args.pod) != Membership::None {
+        if state.is_of_queue(&Membership::of(&args.pod)) {
             return json(&PreemptResult {
                 node_name_to_meta_victims: BTreeMap::new(),
             });

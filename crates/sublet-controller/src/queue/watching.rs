@@ -110,7 +110,7 @@ impl Watching {
             ..EngineOptions::of(Policy::binpack())
         };
         let ear = Box::new(BoardEar(board.clone()));
-        let onlooker = Onlooker::listening(client.clone(), options, ear);
+        let onlooker = Onlooker::begin(client.clone(), options, true, Some(ear));
 
         let defined = follow_definitions(&mut tasks, client);
         let quotas = |client: &Client| watch::<ElasticQuotas>(client, None);

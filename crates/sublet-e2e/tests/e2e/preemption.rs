@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use sublet_e2e::{World, audit, eventually, yaml};
 use sublet_testbed::deployed;
 
+use crate::queue::objects::pod_group;
+
 const ACCOUNT: &str = "system:serviceaccount:sublet-system:sublet-controller";
 const NOTE: &str = "sublet.dev/preempting";
 
@@ -120,6 +122,38 @@ fn room_on_one_card_is_made_where_only_the_sum_is_free() -> Result<()> {
     assert_eq!(evicted(&world)?, [first[0].0.clone(), second]);
     assert_eq!(placed(&world, "low")?, [first[1].clone()]);
     world.until_refused("polite").map(drop)
+}
+
+/// A member that has come through without the gate waits for the queue. Its scheduler calls it
+/// unschedulable, as one for which others are evicted.
+#[test]
+fn nobody_is_evicted_for_a_member_that_waits_for_its_group() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    let cluster = &world.cluster;
+    cluster.apply(CLASSES)?;
+    let first = filled(&world, "n1", "low")?;
+    cluster.apply(&pod_group("gang", 2, ""))?;
+    let labels = "labels: {app: member, scheduling.x-k8s.io/pod-group: gang}";
+    let member = yaml::Pod {
+        name: "member",
+        limits: &["aliyun.com/gpu-mem: 14000"],
+        node: "n1",
+        metadata: labels,
+        spec: "priorityClassName: high",
+    };
+    cluster.apply(&member.yaml())?;
+    world.until_refused("member")?;
+    // Whoever came later has been looked at.
+    let second = filled(&world, "n2", "base")?;
+    cluster.apply(&pod("next", "high", "n2"))?;
+    assert_eq!(world.until_placed("next")?.node, "n2");
+    assert_eq!(placed(&world, "low")?, first);
+    let left = placed(&world, "base")?;
+    let gone = second.iter().filter(|pod| !left.contains(pod));
+    assert_eq!(gone.count(), 1);
+    Ok(())
 }
 
 fn obeys_a_budget(world: &World) -> Result<()> {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sublet_api::{keys, preempting_to_json};
 use sublet_plan::{EngineOptions, NoRescue, Policy};
 
+use super::plans::{member, plan};
 use super::world::{World, pod};
 use crate::Outlook;
 use crate::preempt::SYSTEM_NAMESPACES;
@@ -66,6 +67,51 @@ async fn what_is_decided_for_one_pod_counts_for_the_others() {
         ),
         Outlook::Unknown
     );
+}
+
+/// Each of two cards has a pod of 5,000 MiB and no priority.
+fn queueing() -> World {
+    let world = World::of_queue();
+    world.scheduler.state().node_rules = Some(BTreeMap::new());
+    world.node("n1", 32_552, 2);
+    world.bound("p", "n1", 0, 5_000);
+    world.bound("q", "n1", 1, 5_000);
+    world.node("n2", 0, 0);
+    world
+}
+
+#[tokio::test]
+async fn nobody_is_evicted_for_room_that_a_plan_has() {
+    let world = queueing();
+    let high = of_priority("high", 14_000, 9);
+    // What the gang has is not free once somebody has gone, and no plan is evicted.
+    world.plan(plan("a", 1, &[(0, "n1", 0, ""), (1, "n1", 1, "")]));
+    assert_eq!(outlook(&world, &high), Outlook::No(NoRescue::NobodyHelps));
+    world.plan(plan("a", 1, &[(0, "n1", 0, "")]));
+    let Outlook::Possible(decided) = outlook(&world, &high) else {
+        panic!("the other card is nobody's")
+    };
+    let victims: Vec<&str> = decided.victims.iter().map(|one| one.uid.as_str()).collect();
+    assert_eq!(victims, ["q"]);
+}
+
+/// A member that somebody let through its gate waits for the queue, whatever its scheduler says.
+#[tokio::test]
+async fn for_members_of_groups_only_the_queue_has_others_go() {
+    let world = queueing();
+    let mut parked = of_priority("parked", 14_000, 9);
+    parked["metadata"]["labels"] = json!({ "pod-group.scheduling.sigs.k8s.io": "g" });
+    assert_eq!(outlook(&world, &parked), Outlook::Unknown);
+    let mut placed = member("placed", "a", 0, "n1");
+    placed["spec"]["priority"] = json!(9);
+    assert_eq!(outlook(&world, &placed), Outlook::Unknown);
+    // A note of before it was one is not followed either.
+    parked["metadata"]["annotations"] = json!({ keys::PREEMPTING: "{}" });
+    assert_eq!(outlook(&world, &parked), Outlook::Unknown);
+    // Where nobody queues it is a pod as any other.
+    let alone = self::world();
+    parked["metadata"]["annotations"] = json!({});
+    assert!(matches!(outlook(&alone, &parked), Outlook::Possible(_)));
 }
 
 /// The API server would refuse it each time: the policy has the same namespaces.

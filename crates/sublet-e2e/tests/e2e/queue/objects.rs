@@ -80,7 +80,7 @@ fn in_namespace(yaml: &str, namespace: &str) -> String {
 }
 
 /// A PodGroup of scheduler-plugins.
-pub(super) fn pod_group(name: &str, min: u32, namespace: &str) -> String {
+pub(crate) fn pod_group(name: &str, min: u32, namespace: &str) -> String {
     let namespace = if namespace.is_empty() {
         "default"
     } else {
