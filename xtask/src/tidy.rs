@@ -33,6 +33,7 @@ const RINGS: [&[&str]; 4] = [
         "sublet-telemetry",
         "sublet-client",
         "sublet-listener",
+        "sublet-tasks",
         "sublet-replicas",
         "sublet-scheduler",
         "sublet-controller",

@@ -20,6 +20,7 @@ use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
 use sublet_model::{Identity, Inventory, NodeFacts, NodeName, Pauses};
+use sublet_tasks::Vital;
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -211,6 +212,7 @@ impl Agent {
         mut self,
         asked: Vec<Asked>,
         supervisor: IsolationSupervisor,
+        vital: &Vital,
         mut stop: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
@@ -254,7 +256,8 @@ impl Agent {
             leave.take().await;
         };
         let runtime = self.serve_runtime(&caring);
-        let mut plugins = Plugins::new(caring, self.folder.clone(), self.registered.clone());
+        let registered = self.registered.clone();
+        let mut plugins = Plugins::new(caring, self.folder.clone(), registered, vital.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
             ended = supervisor.keep() => ended.map(|never| match never {}),

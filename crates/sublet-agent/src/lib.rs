@@ -37,6 +37,7 @@ use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
 use sublet_listener::{Callers, Door, Limits, listen};
 use sublet_model::{Identity, Inventory, NodeName, Sharing, Unit};
+use sublet_tasks::vital;
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -251,6 +252,7 @@ pub async fn run(
     let (metrics, registry) = AgentMetrics::registered();
     let supervisor = supervisor(&args, time, carried, inventory.clone(), metrics.clone())?;
     let isolation = supervisor.state();
+    let (vital, mut vigil) = vital();
     if let Some(address) = args.health_listen {
         let door = Door::new(listen(address)?, Limits::PAGES, &metrics.refused);
         let arbiter = isolation.clone();
@@ -258,13 +260,15 @@ pub async fn run(
             let now = arbiter.borrow();
             now.on().map_or(Duration::ZERO, |one| one.silent_for())
         };
-        tokio::spawn(health::serve(door, registry, silent_for));
+        let serving = health::serve(door, registry, silent_for);
+        vital.start("the listener for health", serving);
     }
     if let Some(address) = args.top_listen {
         let door = Door::new(listen(address)?, top::CALLS, &metrics.refused);
         // Who comes by a port-forward comes from the container runtime, which is root's.
         let door = door.for_callers(Callers::root_and_own(&[])).await?;
-        tokio::spawn(top::serve(door, isolation.clone()));
+        let serving = top::serve(door, isolation.clone());
+        vital.start("the listener for figures of use", serving);
     }
     let stop = stop_signals()?;
     let hardware = match &args.inventory {
@@ -274,11 +278,11 @@ pub async fn run(
     let cdi = Cdi::within(&args.cdi_dir, hardware);
     let runtime = (settings.identity == Identity::Nri).then_some(args.nri_socket);
     let (place, runtime) = ((args.node_name, args.device_plugin_dir), (cdi, runtime));
-    Agent::new(
+    let agent = Agent::new(
         client, place, settings, inventory, metrics, isolation, runtime,
-    )
-    .run(args.devices, supervisor, stop)
-    .await
+    );
+    let running = agent.run(args.devices, supervisor, &vital, stop);
+    vigil.beside(running).await?
 }
 
 /// Starts the node's arbiter, where containers are to be held to their parts.

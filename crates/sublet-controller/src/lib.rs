@@ -43,8 +43,9 @@ use rustls::server::danger::ClientCertVerifier;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
-use sublet_replicas::leader::{LeaseTiming, campaign, candidacy, process_name};
+use sublet_replicas::leader::{Leadership, LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
+use sublet_tasks::{Vital, VitalTask, vital};
 use sublet_telemetry::metrics::ControllerMetrics;
 use tokio::sync::watch;
 
@@ -156,11 +157,14 @@ fn validity(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// No usable configuration, or an address that cannot be listened on.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start threads")?
-        .block_on(serve(args))
+        .context("cannot start threads")?;
+    let ended = runtime.block_on(serve(args));
+    // A look-up of a name can take seconds, and nobody waits for it any more.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
@@ -170,45 +174,22 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let health = listen(args.health_listen)?;
     let clients = args.client_ca.as_deref().map(listener::clients);
     let clients = clients.transpose()?;
-    let keeper = CertificateKeeper {
-        configuration: args.webhook_configuration.clone(),
-        binding_configuration: args.binding_configuration.clone(),
-        namespace: args.namespace.clone(),
-        secret: SECRET.to_owned(),
-        validity: args.certificate_validity,
-    };
     let (metrics, registry) = ControllerMetrics::registered();
-    let (namespaces, namespaces_known) = watch::channel(None);
-    let (flavors, flavors_known) = watch::channel(None);
-    let (quotas, quotas_known) = watch::channel(None);
+    let (vital, mut vigil) = vital();
+    let known = follow_all(&client, args.queue, &vital);
+    let controllers = Controllers::new(&args, &known, &vital);
     let (certificate, certificate_known) = watch::channel(None);
-    let (queue, writes_a_second) = (args.queue, args.writes_per_second);
+    let following = follow_certificate(
+        controllers.keeper.clone(),
+        client.clone(),
+        certificate,
+        clients,
+        metrics.clone(),
+    );
+    vital.start("the watch of the certificate", following);
+    let lease = ObjectAddress::of::<Lease>(Some(&args.namespace), LEASE);
     let address = args.listen;
-    let makes_pods = !args.no_share_pods;
     let (rules, binding_rules) = rules(args);
-    let preemptor = Preemptor {
-        schedulers: rules.schedulers.clone(),
-        unit: rules.unit,
-        queue,
-    };
-    let known = Known {
-        namespaces: namespaces_known,
-        flavors: flavors_known,
-        quotas: quotas_known,
-    };
-    let queue_keeper = queue.then(|| QueueKeeper {
-        scope: QueueScope {
-            schedulers: rules.schedulers.iter().cloned().collect(),
-            assign: rules.assign.clone(),
-            unit: rules.unit,
-        },
-        known: known.clone(),
-        writes_a_second,
-    });
-    let share_pods = makes_pods.then(|| SharePodKeeper {
-        rules: rules.clone(),
-        known: known.clone(),
-    });
     let desk = Arc::new(Desk {
         rules,
         binding_rules,
@@ -218,54 +199,15 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         registry,
     });
-
-    let changes = sublet_client::watch::<Namespaces>(&client, None);
-    tokio::spawn(known::follow_namespaces(changes, namespaces));
-    let changes = sublet_client::watch::<Flavors>(&client, None);
-    tokio::spawn(known::follow_flavors(changes, flavors));
-    if queue {
-        let changes = sublet_client::watch::<ElasticQuotas>(&client, None);
-        tokio::spawn(known::follow_quotas(changes, quotas));
-    }
-    tokio::spawn(follow_certificate(
-        keeper.clone(),
-        client.clone(),
-        certificate,
-        clients,
-        metrics.clone(),
-    ));
     let door = Door::new(health, Limits::PAGES, &metrics.refused);
     let page = webhook::health_router(desk.clone());
-    tokio::spawn(door.serve(page, ENDING, std::future::pending()));
+    let serving = door.serve(page, ENDING, std::future::pending());
+    vital.start("the listener for health", serving);
 
     let (campaigner, leadership) = candidacy();
-    let lease = ObjectAddress::of::<Lease>(Some(&keeper.namespace), LEASE);
-    let (for_keeper, for_preemptor) = (client.clone(), client.clone());
-    let (for_sharing, leads_sharing) = (client.clone(), leadership.clone());
-    let sharing_metrics = metrics.clone();
-    let sharing = async move {
-        if let Some(keeper) = share_pods {
-            govern(keeper, for_sharing, leads_sharing, PAUSES, sharing_metrics).await;
-        }
-    };
-    let preempting = govern(
-        preemptor,
-        for_preemptor,
-        leadership.clone(),
-        PAUSES,
-        metrics.clone(),
-    );
-    let (for_queue, leads) = (client.clone(), leadership.clone());
-    let queue_metrics = metrics.clone();
-    let queueing = async move {
-        if let Some(keeper) = queue_keeper {
-            keep_queue(keeper, for_queue, leads, queue_metrics).await;
-        }
-    };
-    let keeping = govern(keeper, for_keeper, leadership, PAUSES, metrics.clone());
-    let governing = tokio::spawn(async { tokio::join!(keeping, preempting, sharing, queueing) });
+    let governing = controllers.start(&client, &leadership, &metrics, &vital);
     let (stop, mut stopping) = watch::channel(());
-    let campaigning = tokio::spawn(campaign(
+    let campaign = campaign(
         client,
         lease,
         process_name()?,
@@ -275,38 +217,141 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         async move {
             let _told = stopping.changed().await;
         },
-    ));
+    );
+    let campaigning = vital.start_for_now("the election", campaign);
 
     let door = Door::new(calls, CALLS, &metrics.refused).with_tls(certificate_known);
     tracing::info!(%address, "listening");
-    door.serve(webhook::router(desk), ENDING, stopped()).await?;
+    let serving = door.serve(webhook::router(desk), ENDING, stopped());
+    // If a vital task ends the Lease is not given back: others may still write.
+    vigil.beside(serving).await??;
     // In this order: nobody writes any more when the Lease is given back.
-    governing.abort();
-    let _aborted = governing.await;
+    for task in governing {
+        task.end().await;
+    }
     drop(stop);
-    campaigning.await.context("the election failed")?;
+    campaigning.ended().await.context("the election failed")?;
     tracing::info!("stopped");
     Ok(())
 }
 
-fn rules(args: Args) -> (AdmissionRules, BindingRules) {
-    let unit = if args.memory_unit == "GiB" {
-        Unit::GiB
-    } else {
-        Unit::MiB
-    };
-    let schedulers = args.scheduler_name;
-    let binding_rules = BindingRules {
-        unit,
-        schedulers: schedulers.clone(),
-        account: args.scheduler_account,
-    };
-    let rules = AdmissionRules {
-        unit,
-        schedulers,
-        assign: args.assign_scheduler,
+/// Keeps known what objects are judged by, for as long as the process lives.
+fn follow_all(client: &Client, queue: bool, vital: &Vital) -> Known {
+    let (namespaces, namespaces_known) = watch::channel(None);
+    let (flavors, flavors_known) = watch::channel(None);
+    let (quotas, quotas_known) = watch::channel(None);
+    let changes = sublet_client::watch::<Namespaces>(client, None);
+    let following = known::follow_namespaces(changes, namespaces);
+    vital.start("the watch of namespaces", following);
+    let changes = sublet_client::watch::<Flavors>(client, None);
+    let following = known::follow_flavors(changes, flavors);
+    vital.start("the watch of flavors", following);
+    if queue {
+        let changes = sublet_client::watch::<ElasticQuotas>(client, None);
+        let following = known::follow_quotas(changes, quotas);
+        vital.start("the watch of quotas", following);
+    }
+    Known {
+        namespaces: namespaces_known,
+        flavors: flavors_known,
+        quotas: quotas_known,
+    }
+}
+
+/// What looks after objects while this process leads.
+struct Controllers {
+    keeper: CertificateKeeper,
+    preemptor: Preemptor,
+    share_pods: Option<SharePodKeeper>,
+    queue: Option<QueueKeeper>,
+}
+
+impl Controllers {
+    fn new(args: &Args, known: &Known, vital: &Vital) -> Controllers {
+        let keeper = CertificateKeeper {
+            configuration: args.webhook_configuration.clone(),
+            binding_configuration: args.binding_configuration.clone(),
+            namespace: args.namespace.clone(),
+            secret: SECRET.to_owned(),
+            validity: args.certificate_validity,
+        };
+        let rules = admission_rules(args);
+        let preemptor = Preemptor {
+            schedulers: rules.schedulers.clone(),
+            unit: rules.unit,
+            queue: args.queue,
+            vital: vital.clone(),
+        };
+        let queue = args.queue.then(|| QueueKeeper {
+            scope: QueueScope {
+                schedulers: rules.schedulers.iter().cloned().collect(),
+                assign: rules.assign.clone(),
+                unit: rules.unit,
+            },
+            known: known.clone(),
+            vital: vital.clone(),
+            writes_a_second: args.writes_per_second,
+        });
+        let share_pods = (!args.no_share_pods).then(|| SharePodKeeper {
+            rules,
+            known: known.clone(),
+        });
+        Controllers {
+            keeper,
+            preemptor,
+            share_pods,
+            queue,
+        }
+    }
+
+    /// Starts all of them, each in a task of its own.
+    fn start(
+        self,
+        client: &Client,
+        leadership: &Leadership,
+        metrics: &ControllerMetrics,
+        vital: &Vital,
+    ) -> Vec<VitalTask<()>> {
+        let (client, leads, metrics) =
+            (|| client.clone(), || leadership.clone(), || metrics.clone());
+        let keeping = govern(self.keeper, client(), leads(), PAUSES, metrics());
+        let preempting = govern(self.preemptor, client(), leads(), PAUSES, metrics());
+        let mut tasks = vec![
+            vital.start_for_now("the keeper of certificates", keeping),
+            vital.start_for_now("the preemptor", preempting),
+        ];
+        if let Some(keeper) = self.share_pods {
+            let sharing = govern(keeper, client(), leads(), PAUSES, metrics());
+            tasks.push(vital.start_for_now("the keeper of SharePods", sharing));
+        }
+        if let Some(keeper) = self.queue {
+            let queueing = keep_queue(keeper, client(), leads(), metrics());
+            tasks.push(vital.start_for_now("the queue", queueing));
+        }
+        tasks
+    }
+}
+
+fn admission_rules(args: &Args) -> AdmissionRules {
+    AdmissionRules {
+        unit: if args.memory_unit == "GiB" {
+            Unit::GiB
+        } else {
+            Unit::MiB
+        },
+        schedulers: args.scheduler_name.clone(),
+        assign: args.assign_scheduler.clone(),
         slots: args.add_slots,
         queue: args.queue,
+    }
+}
+
+fn rules(args: Args) -> (AdmissionRules, BindingRules) {
+    let rules = admission_rules(&args);
+    let binding_rules = BindingRules {
+        unit: rules.unit,
+        schedulers: rules.schedulers.clone(),
+        account: args.scheduler_account,
     };
     (rules, binding_rules)
 }

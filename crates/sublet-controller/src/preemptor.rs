@@ -25,6 +25,7 @@ use sublet_client::{Act, ObjectAddress, PodWire, Write};
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, NoRescue, Policy};
 use sublet_scheduler::{Onlooker, Outlook};
+use sublet_tasks::Vital;
 
 use crate::event::event;
 use crate::shell::{Control, Decision};
@@ -41,6 +42,8 @@ pub(crate) struct Preemptor {
     pub(crate) unit: Unit,
     /// Jobs queue.
     pub(crate) queue: bool,
+    /// Starts its watches.
+    pub(crate) vital: Vital,
 }
 
 impl Preemptor {
@@ -74,7 +77,7 @@ impl Control for Preemptor {
             unit: self.unit,
             ..EngineOptions::of(Policy::binpack())
         };
-        let onlooker = Onlooker::begin(client.clone(), options, self.queue, None);
+        let onlooker = Onlooker::begin(client.clone(), options, self.queue, &self.vital, None);
         (Controller::new(pods, waiting), onlooker)
     }
 
@@ -193,6 +196,7 @@ fn blocked(pod: &Pod, now: Timestamp) -> Write {
 mod tests {
     use serde_json::Value;
     use sublet_model::{NodeName, PodKey, PodUid, Time};
+    use sublet_tasks::vital;
 
     use super::*;
 
@@ -213,6 +217,7 @@ mod tests {
             schedulers: vec!["sublet-scheduler".to_owned()],
             unit: Unit::MiB,
             queue: false,
+            vital: vital().0,
         }
     }
 

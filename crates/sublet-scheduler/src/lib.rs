@@ -118,9 +118,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if let Some(threads) = args.threads {
         runtime.worker_threads(threads.get());
     }
-    runtime
-        .enable_all()
-        .build()
-        .context("cannot start threads")?
-        .block_on(lifetime::serve(args))
+    let runtime = runtime.enable_all().build();
+    let runtime = runtime.context("cannot start threads")?;
+    let ended = runtime.block_on(lifetime::serve(args));
+    // A look-up of a name can take seconds, and nobody waits for it any more.
+    runtime.shutdown_background();
+    ended
 }

@@ -2,7 +2,8 @@
 //!
 //! One of several listens for the kube-scheduler when its ledger is complete, because until then its
 //! stand-in has the port. At its end it first binds no more and gives its Lease back, then tells
-//! the stand-in, and then stops to listen.
+//! the stand-in, and then stops to listen. A vital task that ends before that ends the process at once,
+//! as a crash would.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use sublet_listener::{Callers, Door, Ending, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_plan::EngineOptions;
 use sublet_replicas::leader::{SWIFT, campaign, candidacy, process_name};
+use sublet_tasks::{Vital, vital};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 
@@ -73,7 +75,9 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
             namespace: args.namespace,
             peers: args.peer,
         };
-        return stand_in.run(client, health, stopped()).await;
+        let (vital, mut vigil) = vital();
+        let standing_in = stand_in.run(client, health, &vital, stopped());
+        return vigil.beside(standing_in).await?;
     }
     let unit = if args.memory_unit == "GiB" {
         Unit::GiB
@@ -117,11 +121,12 @@ async fn serve_alone(
 ) -> anyhow::Result<()> {
     let scheduler = Arc::new(scheduler);
     let door = door(&scheduler, calls, callers).await?;
-    let watching = tokio::spawn(watches::follow(scheduler.clone(), None));
-    answer_for_health(&scheduler, health);
-    door.serve(router(scheduler), LAST_CALLS, stopped()).await?;
-    watching.abort();
-    Ok(())
+    let (vital, mut vigil) = vital();
+    let watching = watches::follow(scheduler.clone(), None);
+    let _watching = vital.start_for_now("the watch of the cluster", watching);
+    answer_for_health(&scheduler, health, &vital);
+    let serving = door.serve(router(scheduler), LAST_CALLS, stopped());
+    vigil.beside(serving).await?
 }
 
 /// What the kube-scheduler calls.
@@ -130,11 +135,12 @@ async fn door(scheduler: &Scheduler, calls: TcpListener, callers: Callers) -> an
     door.for_callers(callers).await
 }
 
-fn answer_for_health(scheduler: &Arc<Scheduler>, health: Option<TcpListener>) {
+fn answer_for_health(scheduler: &Arc<Scheduler>, health: Option<TcpListener>, vital: &Vital) {
     if let Some(health) = health {
         let page = health_router(scheduler.clone());
         let door = Door::new(health, Limits::PAGES, &scheduler.metrics.refused);
-        tokio::spawn(door.serve(page, LAST_CALLS, std::future::pending()));
+        let serving = door.serve(page, LAST_CALLS, std::future::pending());
+        vital.start("the listener for health", serving);
     }
 }
 
@@ -152,63 +158,48 @@ async fn serve_among_others(
     place: Place,
     health: Option<TcpListener>,
 ) -> anyhow::Result<()> {
-    let Place {
-        calls,
-        callers,
-        peers,
-        ip,
-        namespace,
-    } = place;
     // Before anything is done: another process may have the port.
-    let others = listen(peers)?;
+    let others = listen(place.peers)?;
     let client = scheduler.client.clone();
     let (campaigner, leadership) = candidacy();
     let (link, links) = watch::channel(None);
-    let replicas = Arc::new(Replicas {
-        me: Holder {
-            name: process_name()?,
-            address: SocketAddr::new(ip, peers.port()),
-        },
-        leadership: leadership.clone(),
-        office: watch::Sender::new(None),
-        links: links.clone(),
-        resigned: watch::Sender::new(false),
-    });
-    let scheduler = Arc::new(scheduler.among(replicas.clone()));
-    let watching = tokio::spawn(watches::follow(scheduler.clone(), None));
-    tokio::spawn(peers::follow(client.clone(), namespace.clone(), link));
-    tokio::spawn(peers::keep(
-        client.clone(),
-        namespace.clone(),
-        leadership.clone(),
-    ));
-    answer_for_health(&scheduler, health);
-    let (stop, stopping) = watch::channel(false);
-    let told = |mut stopping: watch::Receiver<bool>| async move {
-        // It fails only if this function has ended.
-        let _told = stopping.wait_for(|stopping| *stopping).await;
+    let me = Holder {
+        name: process_name()?,
+        address: SocketAddr::new(place.ip, place.peers.port()),
     };
+    let replicas = Arc::new(Replicas::new(me, leadership.clone(), links.clone()));
+    let scheduler = Arc::new(scheduler.among(replicas.clone()));
+    let (vital, mut vigil) = vital();
+    let watching = watches::follow(scheduler.clone(), None);
+    let _watching = vital.start_for_now("the watch of the cluster", watching);
+    let following = peers::follow(client.clone(), place.namespace.clone(), link);
+    vital.start("the look for certificates", following);
+    let keeping = peers::keep(client.clone(), place.namespace.clone(), leadership);
+    vital.start("the keeper of certificates", keeping);
+    answer_for_health(&scheduler, health, &vital);
+    let (stop, stopping) = watch::channel(false);
     let answering = peers::answer(
         Door::new(others, PEERS, &scheduler.metrics.refused),
         router_for_peers(scheduler.clone()),
         links,
         told(stopping.clone()),
     );
-    let answering = tokio::spawn(answering);
+    let _answering = vital.start_for_now("the listener for other extenders", answering);
 
     let mut stopped = std::pin::pin!(stopped());
-    tokio::select! {
-        () = &mut stopped => return Ok(()),
-        () = until_ready(&scheduler) => {}
+    let readying = is_ready_before(&mut stopped, &scheduler);
+    if !vigil.beside(readying).await? {
+        return Ok(());
     }
-    let listener = listen_beside(calls)?;
-    let door = door(&scheduler, listener, callers).await?;
-    let routes = router(scheduler.clone());
-    let serving = tokio::spawn(door.serve(routes, LAST_CALLS, told(stopping.clone())));
-    tokio::spawn(take_office(scheduler.clone(), replicas.clone()));
+    let listener = listen_beside(place.calls)?;
+    let door = door(&scheduler, listener, place.callers).await?;
+    let serving = door.serve(router(scheduler.clone()), LAST_CALLS, told(stopping));
+    let serving = vital.start_for_now("the listener for the kube-scheduler", serving);
+    let office = take_office(scheduler.clone(), replicas.clone());
+    vital.start("the office that binds", office);
     let give_back = watch::Sender::new(false);
-    let lease = ObjectAddress::of::<Lease>(Some(&namespace), LEASE);
-    let campaigning = tokio::spawn(campaign(
+    let lease = ObjectAddress::of::<Lease>(Some(&place.namespace), LEASE);
+    let campaign = campaign(
         client.clone(),
         lease.clone(),
         replicas.me.to_string(),
@@ -216,34 +207,48 @@ async fn serve_among_others(
         campaigner,
         scheduler.metrics.leading.clone(),
         told(give_back.subscribe()),
-    ));
-
-    stopped.await;
+    );
+    let campaigning = vital.start_for_now("the election", campaign);
+    vigil.beside(&mut stopped).await?;
     // In this order: nobody binds any more when the Lease is given back, and somebody else listens
     // when this process stops to.
     replicas.resign();
+    until_answered(&scheduler, &replicas).await;
+    give_back.send_replace(true);
+    let campaigner = campaigning.ended().await.context("the election failed")?;
+    // Binds that are still here go to whoever leads next.
+    let observing = campaigner.observe(client, lease);
+    let _observing = vital.start_for_now("the look at the Lease", observing);
+    tokio::time::sleep(STEP_IN).await;
+    stop.send_replace(true);
+    serving.ended().await.context("the listener failed")?
+}
+
+/// Waits until this is true, or nobody can make it so any more.
+async fn told(mut stopping: watch::Receiver<bool>) {
+    let _told = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Waits for the last Bindings, but not for ever.
+async fn until_answered(scheduler: &Scheduler, replicas: &Replicas) {
     let answered = async {
-        while !leadership.all_answered() || !scheduler.under_way().is_empty() {
+        while !replicas.leadership.all_answered() || !scheduler.under_way().is_empty() {
             tokio::time::sleep(LOOK).await;
         }
     };
     let _answered = tokio::time::timeout(LAST_BINDINGS, answered).await;
-    give_back.send_replace(true);
-    let campaigner = campaigning.await.context("the election failed")?;
-    // Binds that are still here go to whoever leads next.
-    let observing = tokio::spawn(campaigner.observe(client, lease));
-    tokio::time::sleep(STEP_IN).await;
-    stop.send_replace(true);
-    let ended = serving.await;
-    watching.abort();
-    answering.abort();
-    observing.abort();
-    ended.context("the listener failed")?
 }
 
-async fn until_ready(scheduler: &Scheduler) {
-    while !scheduler.is_ready() {
-        tokio::time::sleep(LOOK).await;
+/// Waits until the ledger is complete; false if the process is to stop before.
+async fn is_ready_before(stopped: impl Future<Output = ()>, scheduler: &Scheduler) -> bool {
+    let ready = async {
+        while !scheduler.is_ready() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = stopped => false,
+        () = ready => true,
     }
 }
 

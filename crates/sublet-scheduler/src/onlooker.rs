@@ -13,7 +13,7 @@ use sublet_client::{Change, Client};
 use sublet_model::{Entry, NodeIdx, PodKey, PodUid};
 use sublet_plan::stock::NodeRules;
 use sublet_plan::{Engine, EngineOptions, NoRescue, Prospect};
-use tokio::task::JoinHandle;
+use sublet_tasks::{Vital, VitalTask};
 
 use crate::promises::{entry_of, promise_of};
 use crate::state::{Scheduler, State, now};
@@ -26,13 +26,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Follows the cluster until it is dropped.
 pub struct Onlooker {
     scheduler: Arc<Scheduler>,
-    following: JoinHandle<()>,
-}
-
-impl Drop for Onlooker {
-    fn drop(&mut self) {
-        self.following.abort();
-    }
+    _following: VitalTask<()>,
 }
 
 /// Is told what the watches tell, once the ledger has it. It must not wait.
@@ -80,6 +74,7 @@ impl Onlooker {
         client: Client,
         options: EngineOptions,
         is_queued: bool,
+        vital: &Vital,
         ear: Option<Box<dyn Ear>>,
     ) -> Onlooker {
         let scheduler = Scheduler::silent(client, options);
@@ -87,10 +82,10 @@ impl Onlooker {
             true => scheduler.queued(),
             false => scheduler,
         });
-        let following = tokio::spawn(follow(scheduler.clone(), ear));
+        let following = follow(scheduler.clone(), ear);
         Onlooker {
             scheduler,
-            following,
+            _following: vital.start_for_now("the watch of an onlooker", following),
         }
     }
 

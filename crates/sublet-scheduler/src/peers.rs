@@ -6,6 +6,7 @@
 //! the Secret all go on with the certificate that they have. A call fails if
 //! either side cannot show a certificate of that bundle with [`NAME`] in it.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use kube::Api;
 use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use sublet_client::{Client, perform};
-use sublet_listener::{Certificates, Door, Ending, Limits};
+use sublet_listener::{Door, Ending, Limits};
 use sublet_model::Pauses;
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::leader::Leadership;
@@ -226,23 +227,26 @@ pub(crate) async fn answer(
         farewell: Duration::ZERO,
         drain: Duration::ZERO,
     };
-    let door = door.with_tls(certificates(links));
-    door.serve(router, at_once, stopped).await
+    let (served, certificates) = watch::channel(None);
+    let door = door.with_tls(certificates);
+    tokio::select! {
+        ended = door.serve(router, at_once, stopped) => ended,
+        never = serve_newest(links, served) => match never {},
+    }
 }
 
-/// How to serve what is newest.
-fn certificates(mut links: Links) -> Certificates {
-    let (served, certificates) = watch::channel(None);
-    tokio::spawn(async move {
-        loop {
-            let newest = links.borrow_and_update().clone();
-            served.send_replace(newest.map(|link| link.server.clone()));
-            if links.changed().await.is_err() {
-                return;
-            }
+/// Serves what is newest, for ever.
+async fn serve_newest(
+    mut links: Links,
+    served: watch::Sender<Option<Arc<ServerConfig>>>,
+) -> Infallible {
+    loop {
+        let newest = links.borrow_and_update().clone();
+        served.send_replace(newest.map(|link| link.server.clone()));
+        if links.changed().await.is_err() {
+            return std::future::pending().await;
         }
-    });
-    certificates
+    }
 }
 
 #[cfg(test)]

@@ -118,6 +118,17 @@ enum Handed {
 }
 
 impl Replicas {
+    /// Of a process that does not bind yet.
+    pub(crate) fn new(me: Holder, leadership: Leadership, links: Links) -> Replicas {
+        Replicas {
+            me,
+            leadership,
+            office: watch::Sender::new(None),
+            links,
+            resigned: watch::Sender::new(false),
+        }
+    }
+
     fn turn(&self) -> Turn {
         let office = *self.office.borrow();
         let office = office.filter(|number| self.leadership.left(*number).is_some());

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State as Shared};
@@ -24,6 +24,7 @@ use hyper_util::rt::TokioExecutor;
 use prometheus_client::registry::Registry;
 use sublet_client::Client;
 use sublet_listener::{Callers, Door, Ending, Limits};
+use sublet_tasks::Vital;
 use sublet_telemetry::metrics::{OutcomeLabel, StandInMetrics, print};
 use tokio::net::{TcpListener, lookup_host};
 use tokio::sync::watch;
@@ -78,6 +79,7 @@ impl StandIn {
         self,
         client: Client,
         health: Option<TcpListener>,
+        vital: &Vital,
         stopped: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let (metrics, registry) = StandInMetrics::registered();
@@ -88,15 +90,18 @@ impl StandIn {
             latest: AtomicUsize::new(0),
             metrics,
         });
-        tokio::spawn(peers::follow(client, self.namespace.clone(), link));
-        tokio::spawn(desk.clone().follow_peers(self.peers.clone()));
+        let certificates = peers::follow(client, self.namespace.clone(), link);
+        vital.start("the look for certificates", certificates);
+        let peers = desk.clone().follow_peers(self.peers.clone());
+        vital.start("the look for other extenders", peers);
         if let Some(health) = health {
             let page = Router::new()
                 .route("/healthz", get(async || "ok"))
                 .route("/metrics", get(metrics_page))
                 .with_state(Arc::new(registry));
             let door = Door::new(health, Limits::PAGES, &desk.metrics.refused);
-            tokio::spawn(door.serve(page, LAST_CALLS, std::future::pending()));
+            let serving = door.serve(page, LAST_CALLS, std::future::pending());
+            vital.start("the listener for health", serving);
         }
         tokio::select! {
             ended = self.take_turns(&desk) => ended,
@@ -128,12 +133,19 @@ impl StandIn {
         let door = door.for_callers(self.callers.clone()).await?;
         let mut told = stepping_back;
         // What is under way may end while the extender already answers.
-        tokio::spawn(door.serve(router, LAST_CALLS, async move {
+        let serving = door.serve(router, LAST_CALLS, async move {
             // It fails only if this function was given up.
             let _told = told.wait_for(|back| *back).await;
-        }));
-        while !self.is_ready().await {
-            tokio::time::sleep(LOOK).await;
+        });
+        let mut serving = tokio::spawn(serving);
+        let until_ready = async {
+            while !self.is_ready().await {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            ended = &mut serving => bail!("the listener in its place has ended: {ended:?}"),
+            () = until_ready => {}
         }
         back.send_replace(true);
         desk.metrics.active.set(0);

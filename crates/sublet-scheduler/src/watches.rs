@@ -5,6 +5,7 @@
 //! as it was; that list also tells what has gone in between.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,8 @@ use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 use crate::onlooker::Ear;
 use crate::state::{Listed, Scheduler};
 
-/// Follows everything until it is dropped. `ear`: is told of nodes and pods too.
+/// Follows everything until it is dropped. `ear`: is told of nodes and pods too. It ends with the first
+/// watch that does, for the ledger is as old as that from then on.
 pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>) {
     let client = &scheduler.client;
     let mut listed = None;
@@ -52,21 +54,22 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>)
     let quotas = each(watch::<Quotas>(client, None), |change| {
         crate::quotas::quotas(&scheduler, &mut listed, change);
     });
-    futures::join!(
-        nodes,
-        pods,
-        maps,
-        budgets,
-        quotas,
-        follow_plans(&scheduler, ear.as_deref()),
-        refresh_costs(&scheduler)
-    );
+    let ended = tokio::select! {
+        () = nodes => "nodes",
+        () = pods => "pods",
+        () = maps => "lists of sick cards",
+        () = budgets => "disruption budgets",
+        () = quotas => "quotas",
+        () = follow_plans(&scheduler, ear.as_deref()) => "plans",
+        never = refresh_costs(&scheduler) => match never {},
+    };
+    tracing::error!("the watch of {ended} has ended");
 }
 
 /// Follows the plans, where this process obeys them. As long as nobody has defined any, there are none.
 async fn follow_plans(scheduler: &Arc<Scheduler>, ear: Option<&dyn Ear>) {
     if !scheduler.state().plans.on {
-        return;
+        return std::future::pending().await;
     }
     let mut listed = None;
     let mut tell = |change: Change<GangPlanObject>| {
@@ -96,7 +99,7 @@ const BREATH: Duration = Duration::from_millis(1);
 
 /// Works out beforehand what the next calls would have to, each time that a policy has learnt
 /// something.
-pub(crate) async fn refresh_costs(scheduler: &Scheduler) {
+pub(crate) async fn refresh_costs(scheduler: &Scheduler) -> Infallible {
     loop {
         scheduler.learnt.notified().await;
         while scheduler.state().engine.refresh_costs(LOOKS) {

@@ -198,11 +198,14 @@ fn perform(command: Command) -> anyhow::Result<u8> {
 }
 
 fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?
-        .block_on(work)
+        .context("cannot start the runtime")?;
+    let ended = runtime.block_on(work);
+    // What still waits for a driver or for a name holds up nobody's end.
+    runtime.shutdown_background();
+    ended
 }
 
 fn completion(shell: Shell) -> Answer {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use futures::future::select_all;
 use sublet_kubelet::deviceplugin::DeviceList;
+use sublet_tasks::{Vital, VitalTask};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::replace;
@@ -24,21 +24,24 @@ pub(super) struct Plugins {
     running: BTreeMap<String, Running>,
     folder: PathBuf,
     registered: mpsc::UnboundedSender<String>,
+    vital: Vital,
 }
 
 /// A plugin that runs.
 struct Running {
     devices: watch::Sender<DeviceList>,
     stop: watch::Sender<bool>,
-    task: JoinHandle<()>,
+    task: VitalTask<()>,
 }
 
 impl Plugins {
-    /// `folder`: kubelet's for sockets. `registered` is told of every registration.
+    /// `folder`: kubelet's for sockets. `registered` is told of every registration. `vital` starts the
+    /// plugins: without one, nobody would hand its resource out.
     pub(super) fn new(
         caring: Arc<Caring>,
         folder: PathBuf,
         registered: mpsc::UnboundedSender<String>,
+        vital: Vital,
     ) -> Plugins {
         let kinds = caring.kinds().iter();
         let kinds = kinds.map(|kind| (Arc::clone(kind), kind.offered()));
@@ -48,6 +51,7 @@ impl Plugins {
             running: BTreeMap::new(),
             folder,
             registered,
+            vital,
         }
     }
 
@@ -95,9 +99,9 @@ impl Plugins {
                             resource: resource.clone(),
                             caring: Arc::clone(&self.caring),
                         };
-                        let folder = self.folder.clone();
+                        let place = (self.folder.clone(), &self.vital);
                         let running =
-                            Running::start(allocator, pool, self.registered.clone(), folder);
+                            Running::start(allocator, pool, self.registered.clone(), place);
                         self.running.insert(resource.clone(), running);
                     }
                 }
@@ -124,7 +128,7 @@ impl Running {
         allocator: KindAllocator,
         pool: &Pool,
         registered: mpsc::UnboundedSender<String>,
-        folder: PathBuf,
+        (folder, vital): (PathBuf, &Vital),
     ) -> Running {
         let (devices, offered) = watch::channel(pool.devices.clone());
         let (stop, stopped) = watch::channel(false);
@@ -141,14 +145,15 @@ impl Running {
         Running {
             devices,
             stop,
-            task: tokio::spawn(plugin.run(folder, stopped)),
+            task: vital.start_for_now("a device plugin", plugin.run(folder, stopped)),
         }
     }
 
     /// Ends the plugin and waits until its socket is gone.
     async fn close(self) {
+        self.task.may_end();
         self.stop.send_replace(true);
-        if let Err(error) = self.task.await {
+        if let Err(error) = self.task.ended().await {
             warn!(%error, "a plugin did not end well");
         }
     }

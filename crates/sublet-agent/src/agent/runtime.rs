@@ -71,20 +71,25 @@ impl Agent {
             let Some((plugin, socket, pods, client, node)) = side else {
                 return std::future::pending().await;
             };
-            let _answers = on_its_own_thread(Arc::clone(&plugin), socket)?;
+            let answering = Arc::clone(&plugin);
+            let answering = async move { answering.keep(&socket).await };
+            let mut answers = on_its_own_thread(answering)?;
             tokio::select! {
                 never = pods.keep(client, node) => match never {},
                 never = plugin.keep_ahead() => match never {},
+                () = answers.closed() => {
+                    anyhow::bail!("the thread that answers the runtime has ended")
+                }
             }
         }
     }
 }
 
 /// The runtime creates no other container while it waits for an answer, so nothing else that the agent
-/// does stands before one. The thread ends when what is returned is dropped.
+/// does stands before one. The thread ends when what is returned is dropped, which is closed if the thread
+/// has ended by itself: by a panic.
 fn on_its_own_thread(
-    plugin: Arc<RuntimePlugin>,
-    socket: PathBuf,
+    answering: impl Future<Output = Infallible> + Send + 'static,
 ) -> anyhow::Result<oneshot::Sender<Infallible>> {
     let (answers, ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -94,7 +99,7 @@ fn on_its_own_thread(
     let body = move || {
         runtime.block_on(async {
             tokio::select! {
-                never = plugin.keep(&socket) => match never {},
+                never = answering => match never {},
                 _dropped = ended => {}
             }
         });
@@ -104,4 +109,17 @@ fn on_its_own_thread(
         .spawn(body)
         .context("cannot start the thread that answers the runtime")?;
     Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_noticed() {
+        let mut answers = on_its_own_thread(async { panic!("a bug") }).unwrap();
+        answers.closed().await;
+        let answers = on_its_own_thread(std::future::pending()).unwrap();
+        assert!(!answers.is_closed());
+    }
 }

@@ -27,6 +27,7 @@ use jiff::Timestamp;
 use kube::Client;
 use sublet_model::{Pauses, Time};
 use sublet_replicas::leader::{Leadership, Tenure};
+use sublet_tasks::Vital;
 use sublet_telemetry::metrics::ControllerMetrics;
 
 use crate::known::Known;
@@ -64,6 +65,8 @@ pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
     /// The labels of namespaces.
     pub(crate) known: Known,
+    /// Starts its watches.
+    pub(crate) vital: Vital,
     /// At most so many writes a second.
     pub(crate) writes_a_second: Option<NonZeroU32>,
 }
@@ -102,9 +105,9 @@ pub(crate) async fn keep_queue(
 impl QueueKeeper {
     async fn in_office(&self, pen: &Pen, epoch: u64, names: &mut u64) -> std::convert::Infallible {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
-        let watching = Watching::begin(&pen.client, self.scope.unit);
+        let watching = Watching::begin(&pen.client, self.scope.unit, &self.vital);
         watching.ready().await;
-        let teller = Teller::begin(pen);
+        let teller = Teller::begin(pen, &self.vital);
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
         let mut failures: u32 = 0;

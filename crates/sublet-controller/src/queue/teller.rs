@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sublet_client::Write;
+use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
 
 use super::told::Told;
 use crate::shell::Pen;
@@ -20,7 +20,7 @@ const MOST_LEFT: usize = 2_000;
 pub(crate) struct Teller {
     events: Lane,
     status: Lane,
-    _tasks: JoinSet<()>,
+    _tasks: VitalTasks,
 }
 
 struct Lane {
@@ -41,8 +41,8 @@ pub(crate) struct Room {
 
 impl Teller {
     /// Begins.
-    pub(crate) fn begin(pen: &Pen) -> Teller {
-        let mut tasks = JoinSet::new();
+    pub(crate) fn begin(pen: &Pen, vital: &Vital) -> Teller {
+        let mut tasks = VitalTasks::new(vital);
         Teller {
             events: Lane::begin(pen, &mut tasks),
             status: Lane::begin(pen, &mut tasks),
@@ -68,10 +68,11 @@ impl Teller {
 }
 
 impl Lane {
-    fn begin(pen: &Pen, tasks: &mut JoinSet<()>) -> Lane {
+    fn begin(pen: &Pen, tasks: &mut VitalTasks) -> Lane {
         let (send, writes) = unbounded_channel();
         let left = Arc::new(AtomicUsize::new(0));
-        tasks.spawn(write_all(pen.clone(), writes, left.clone()));
+        let writing = write_all(pen.clone(), writes, left.clone());
+        tasks.start("a lane of the teller", writing);
         Lane { send, left }
     }
 

@@ -22,8 +22,8 @@ use sublet_client::{
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy, StockRules};
 use sublet_scheduler::{Ear, Onlooker};
+use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use super::seen::Seen;
 
@@ -54,7 +54,7 @@ pub(crate) struct Board {
 pub(crate) struct Watching {
     pub(crate) board: Arc<Board>,
     pub(crate) onlooker: Onlooker,
-    _tasks: JoinSet<()>,
+    _tasks: VitalTasks,
 }
 
 impl Board {
@@ -100,9 +100,8 @@ impl Ear for BoardEar {
 
 impl Watching {
     /// Begins to watch.
-    pub(crate) fn begin(client: &Client, unit: Unit) -> Watching {
+    pub(crate) fn begin(client: &Client, unit: Unit, vital: &Vital) -> Watching {
         let board = Arc::new(Board::default());
-        let mut tasks = JoinSet::new();
         let options = EngineOptions {
             unit,
             // A plan that the stock scheduler would refuse is none.
@@ -110,8 +109,9 @@ impl Watching {
             ..EngineOptions::of(Policy::binpack())
         };
         let ear = Box::new(BoardEar(board.clone()));
-        let onlooker = Onlooker::begin(client.clone(), options, true, Some(ear));
+        let onlooker = Onlooker::begin(client.clone(), options, true, vital, Some(ear));
 
+        let mut tasks = VitalTasks::new(vital);
         let defined = follow_definitions(&mut tasks, client);
         let quotas = |client: &Client| watch::<ElasticQuotas>(client, None);
         let list = List {
@@ -197,14 +197,14 @@ impl List {
     /// Enters all that is told of it, from now on. `watch` begins to watch it.
     fn follow<T: Debug + Send + 'static, S>(
         self,
-        tasks: &mut JoinSet<()>,
+        tasks: &mut VitalTasks,
         watch: impl Fn(&Client) -> S + Send + 'static,
         mut enter: impl FnMut(&mut Seen, Change<T>) + Send + 'static,
     ) where
         S: Stream<Item = Result<Change<T>, watcher::Error>> + Send + 'static,
     {
         self.board.awaited().insert(self.name.clone());
-        tasks.spawn(async move {
+        tasks.start("a watch of the queue", async move {
             loop {
                 self.until_undefined(watch(&self.client), &mut enter).await;
                 // Nothing is left of what nobody defines any more.
@@ -254,10 +254,10 @@ impl List {
 /// When each definition last changed.
 type Definitions = tokio::sync::watch::Receiver<BTreeMap<String, Instant>>;
 
-fn follow_definitions(tasks: &mut JoinSet<()>, client: &Client) -> Definitions {
+fn follow_definitions(tasks: &mut VitalTasks, client: &Client) -> Definitions {
     let (tell, defined) = tokio::sync::watch::channel(BTreeMap::new());
     let changes = watch_definitions(client);
-    tasks.spawn(async move {
+    tasks.start("the watch of definitions", async move {
         let mut changes = pin!(changes);
         while let Some(change) = changes.next().await {
             match change {

@@ -23,6 +23,7 @@ use sublet_controller::shell::{Control, Decision, govern};
 use sublet_e2e::{audit, binaries, eventually};
 use sublet_model::Pauses;
 use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
+use sublet_tasks::{TaskEnded, vital};
 use sublet_telemetry::metrics::ControllerMetrics;
 use sublet_testbed::{Cluster, ClusterOptions, User};
 use tokio::sync::oneshot;
@@ -98,6 +99,7 @@ impl Control for ToyControl {
             std::thread::sleep(Duration::from_millis(10));
         }
         let (spec, status) = (&toy.data["spec"], &toy.data["status"]);
+        assert_ne!(spec["text"], format!("bane of {}", self.me), "a bug");
         if status["text"] == spec["text"] {
             return Decision::default();
         }
@@ -125,7 +127,7 @@ impl Control for ToyControl {
 
 /// A replica of the toy controller.
 struct Replica {
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), TaskEnded>>>,
     stop: Option<oneshot::Sender<bool>>,
     frozen: Arc<AtomicBool>,
     is_frozen: Arc<AtomicBool>,
@@ -150,27 +152,32 @@ impl Replica {
             let (metrics, _) = ControllerMetrics::registered();
             let pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(1));
             let me = control.me.clone();
+            let (vital, mut vigil) = vital();
             let governs = govern(control, client.clone(), leadership, pauses, metrics.clone());
+            let _governs = vital.start_for_now("the toys' controller", governs);
             let (end, ended) = oneshot::channel::<()>();
             let leading = metrics.leading;
             let campaigns = campaign(client, lease, me, TIMING, campaigner, leading, async {
                 let _gone = ended.await;
             });
             let mut campaigns = std::pin::pin!(campaigns);
-            tokio::select! {
-                () = governs => {}
-                _ = &mut campaigns => {}
-                // Killed: nothing is said to anybody. Else the Lease is given back.
-                gracefully = stopped => if gracefully == Ok(true) {
-                    drop(end);
-                    campaigns.await;
-                },
+            let gracefully = async {
+                tokio::select! {
+                    _ = &mut campaigns => false,
+                    gracefully = stopped => gracefully == Ok(true),
+                }
+            };
+            // Killed: nothing is said to anybody. Else the Lease is given back.
+            if vigil.beside(gracefully).await? {
+                drop(end);
+                campaigns.await;
             }
+            Ok(())
         };
         let thread = std::thread::spawn(|| {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build().expect("a runtime");
-            runtime.block_on(life);
+            runtime.block_on(life)
         });
         Ok(Replica {
             thread: Some(thread),
@@ -192,9 +199,17 @@ impl Replica {
     fn end(&mut self, gracefully: bool) {
         self.thaw();
         let told = self.stop.take().map(|stop| stop.send(gracefully));
-        if let (Some(_), Some(thread)) = (told, self.thread.take()) {
-            thread.join().expect("a replica does not panic");
+        if told.is_some() {
+            let _why = self.ended();
         }
+    }
+
+    /// Waits until it has ended; returns why, if it did unasked.
+    fn ended(&mut self) -> Result<(), TaskEnded> {
+        let thread = self.thread.take();
+        thread.map_or(Ok(()), |thread| {
+            thread.join().expect("its panics are its tasks'")
+        })
     }
 }
 
@@ -299,6 +314,24 @@ fn the_next_replica_leads_when_the_leader_is_killed_or_ends() -> Result<()> {
     third.end(true);
     assert_eq!(holder(&cluster)?, "");
     Ok(())
+}
+
+/// The leader would renew its Lease for ever, and do nothing.
+#[test]
+fn a_leader_whose_controller_panics_ends_and_another_one_goes_on() -> Result<()> {
+    let Some(cluster) = start_cluster()? else {
+        return Ok(());
+    };
+    let mut first = Replica::start(&cluster, "toy-a")?;
+    say(&cluster, "one", "hello", "default")?;
+    until_said(&cluster, "one", "hello", "toy-a")?;
+    let _second = Replica::start(&cluster, "toy-b")?;
+    say(&cluster, "one", "bane of toy-a", "default")?;
+    let ended = first.ended();
+    assert_eq!(ended, Err(TaskEnded::Panicked("the toys' controller")));
+    // It has not given its Lease back, as none that is killed does.
+    assert_ne!(holder(&cluster)?, "");
+    until_said(&cluster, "one", "bane of toy-a", "toy-b")
 }
 
 #[test]

@@ -24,16 +24,11 @@ async fn a_new_leader_lists_with_growing_pauses_while_the_api_server_is_ill() {
     }));
     let (campaigner, leadership) = candidacy();
     let (_link, links) = watch::channel(None);
-    let replicas = Replicas {
-        me: Holder {
-            name: "me".to_owned(),
-            address: SocketAddr::from(([127, 0, 0, 1], 1)),
-        },
-        leadership,
-        office: watch::Sender::new(None),
-        links,
-        resigned: watch::Sender::new(false),
+    let me = Holder {
+        name: "me".to_owned(),
+        address: SocketAddr::from(([127, 0, 0, 1], 1)),
     };
+    let replicas = Replicas::new(me, leadership, links);
     let lease = ObjectAddress::of::<Lease>(Some("a"), "l");
     let leading = world.scheduler.metrics.leading.clone();
     let client = world.api.clone().client();
