@@ -258,7 +258,7 @@ fn follow_all(client: &Client, queue: bool, vital: &Vital) -> Known {
     }
 }
 
-/// What looks after objects while this process leads.
+/// The controllers: they look after objects while this process leads.
 struct Controllers {
     keeper: CertificateKeeper,
     preemptor: Preemptor,

@@ -6,8 +6,8 @@
 //! steps, each a write that can be done twice: it notes on the pod who goes, asks them to go by the
 //! Eviction API, and nominates the node. The note comes first and is never written again, so a
 //! leader that takes over goes on with the same victims, and one request evicts once. The extender
-//! reads the note too, and keeps the room. Where jobs queue, its ledger has their plans, and who is a
-//! member of a group is the queue's alone: evictions for it go by quotas.
+//! reads the note too, and keeps the room. If jobs queue, its ledger has their plans, and members
+//! of groups are the queue's alone: evictions for them go by quotas.
 //!
 //! The stock scheduler has the first try: it says `Unschedulable` after its own preemption, and
 //! nominates in the same write.

@@ -66,7 +66,7 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_se
 #[derive(Debug, Clone)]
 pub struct Binding {
     settled_at: Time,
-    /// How often the pod was read in vain.
+    /// The number of reads of the pod that told nothing.
     failures: u32,
     trouble: String,
 }

@@ -125,7 +125,7 @@ impl Leadership {
         self.holder.clone()
     }
 
-    /// What is known of that tenure; `None` once another has begun or nobody leads.
+    /// Says what is known of that tenure; `None` once another has begun or nobody leads.
     #[must_use]
     pub fn tenure(&self, number: u64) -> Option<Tenure> {
         (*self.tenure.borrow()).filter(|tenure| tenure.number == number)

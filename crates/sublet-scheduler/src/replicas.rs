@@ -118,7 +118,7 @@ enum Handed {
 }
 
 impl Replicas {
-    /// Of a process that does not bind yet.
+    /// A process that does not bind yet.
     pub(crate) fn new(me: Holder, leadership: Leadership, links: Links) -> Replicas {
         Replicas {
             me,

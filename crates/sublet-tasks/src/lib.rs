@@ -5,8 +5,8 @@
 //! process waits beside its own work for the first that ends unasked ([`Vigil::beside`]). It then ends
 //! as by a crash: nothing is given back, and whoever started it starts it again. It decides nothing.
 //!
-//! What ends by itself (an event that is posted, a Binding), and what is awaited at once by whoever
-//! started it, needs none of this.
+//! A task that ends by itself (an event that is posted, a Binding), or that is awaited at once, needs
+//! none of this.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Vigil {
     /// The first task that ended unasked.
     pub async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, TaskEnded> {
         tokio::select! {
-            // Where both are ready, the work may be done only because a task is gone.
+            // If both are ready, the work may be done only because a task is gone.
             biased;
             Some(ended) = self.ended.recv() => Err(ended),
             done = work => Ok(done),
@@ -208,7 +208,7 @@ mod tests {
         assert!(held.ended().await.unwrap_err().is_panic());
     }
 
-    /// Whoever holds a task may itself be one, as a controller and the watches that it opens.
+    /// A task may hold others, as a controller and the watches that it opens.
     #[tokio::test]
     async fn a_task_within_a_task_is_heard_of() {
         let (vital, mut vigil) = vital();

@@ -203,7 +203,7 @@ fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
         .build()
         .context("cannot start the runtime")?;
     let ended = runtime.block_on(work);
-    // What still waits for a driver or for a name holds up nobody's end.
+    // A call that still waits for a driver or for a name holds up nobody's end.
     runtime.shutdown_background();
     ended
 }

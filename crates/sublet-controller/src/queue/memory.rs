@@ -83,7 +83,7 @@ struct ToldLast {
     text: String,
     /// Nothing else of this kind is told before.
     not_before: Time,
-    /// How often it was told in a row.
+    /// The number of times that it was told in a row.
     times: u32,
 }
 

@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is due for a plan. `is_confirmed`: whether this leadership was since the plan is there.
+    /// Says what is due for a plan. `is_confirmed`: whether this leadership was since the plan is there.
     pub(crate) fn steps(
         &self,
         (plan, uid): (&GangPlan, &str),
@@ -348,7 +348,7 @@ fn release(pod: &Pod, mark: SlotMark) -> Step {
         operations.push(json!({"op": "remove", "path": path}));
     }
     if meta.annotations.is_empty() {
-        // What others have written since would be gone with it.
+        // All that others have written since would be gone with it.
         let version = json!({
             "op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version,
         });

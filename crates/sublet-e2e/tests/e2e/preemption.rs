@@ -145,7 +145,7 @@ fn nobody_is_evicted_for_a_member_that_waits_for_its_group() -> Result<()> {
     };
     cluster.apply(&member.yaml())?;
     world.until_refused("member")?;
-    // Whoever came later has been looked at.
+    // One that came later has been looked at.
     let second = filled(&world, "n2", "base")?;
     cluster.apply(&pod("next", "high", "n2"))?;
     assert_eq!(world.until_placed("next")?.node, "n2");

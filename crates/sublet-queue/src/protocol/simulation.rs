@@ -42,7 +42,7 @@ struct Leader {
     sees: Objects,
 }
 
-/// Where epochs come from; and with versions, whether a leader makes sure that nobody else leads.
+/// The source of epochs; and with versions, whether a leader makes sure that nobody else leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Epochs {
     /// The versions of the API server's objects.
@@ -61,7 +61,7 @@ struct Play {
     epochs: Epochs,
     transitions: u64,
     leaders: [Leader; 2],
-    /// Who has the Lease.
+    /// The process that has the Lease.
     holder: usize,
     /// The binder: what it sees, and what it has bound itself.
     sees: Objects,

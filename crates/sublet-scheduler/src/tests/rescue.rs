@@ -84,7 +84,7 @@ fn queueing() -> World {
 async fn nobody_is_evicted_for_room_that_a_plan_has() {
     let world = queueing();
     let high = of_priority("high", 14_000, 9);
-    // What the gang has is not free once somebody has gone, and no plan is evicted.
+    // A card of the gang is not free once somebody has gone, and no plan is evicted.
     world.plan(plan("a", 1, &[(0, "n1", 0, ""), (1, "n1", 1, "")]));
     assert_eq!(outlook(&world, &high), Outlook::No(NoRescue::NobodyHelps));
     world.plan(plan("a", 1, &[(0, "n1", 0, "")]));
@@ -108,7 +108,7 @@ async fn for_members_of_groups_only_the_queue_has_others_go() {
     // A note of before it was one is not followed either.
     parked["metadata"]["annotations"] = json!({ keys::PREEMPTING: "{}" });
     assert_eq!(outlook(&world, &parked), Outlook::Unknown);
-    // Where nobody queues it is a pod as any other.
+    // Without a queue it is a pod as any other.
     let alone = self::world();
     parked["metadata"]["annotations"] = json!({});
     assert!(matches!(outlook(&alone, &parked), Outlook::Possible(_)));

@@ -16,7 +16,7 @@ fn planned(epoch: u64) -> World {
     world
 }
 
-/// Who takes over finds the plans, makes them its own, and goes on.
+/// A successor finds the plans, makes them its own, and goes on.
 #[test]
 fn a_successor_goes_on_with_the_plans_that_it_finds() {
     let mut world = planned(3);

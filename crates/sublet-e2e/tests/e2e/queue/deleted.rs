@@ -1,4 +1,4 @@
-//! What the queue needs is deleted while jobs flow: its Lease, as `helm uninstall` and `install` do, and
+//! The queue loses something while jobs flow: its Lease, as `helm uninstall` and `install` do, and
 //! its plans.
 
 use super::*;

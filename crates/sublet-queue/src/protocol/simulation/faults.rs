@@ -1,4 +1,4 @@
-//! What goes wrong in the simulation, and what must be so once nothing does any more.
+//! The faults of the simulation, and the checks once there are none any more.
 
 use super::*;
 

@@ -158,7 +158,7 @@ impl Simulation {
         self.check_epoch(number, tenure);
     }
 
-    /// How many transitions the Lease has counted.
+    /// The transitions that the Lease has counted.
     fn counted(&self) -> u64 {
         let spec = self
             .server
