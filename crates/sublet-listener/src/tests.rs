@@ -13,8 +13,11 @@ use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 use proptest::prelude::*;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 use sublet_telemetry::metrics::{Refused, RefusedLabels};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::lines::{Lines, Stage};
 use crate::{Callers, Door, Ending, Limits, listen};
@@ -189,6 +192,73 @@ async fn whoever_stalls_is_cut_and_others_are_served() {
         assert_eq!(silence, std::io::ErrorKind::WouldBlock, "it was cut");
         kept.write_all(&[call(2), b"xx".to_vec()].concat()).unwrap();
         assert!(heard(&mut kept).ends_with("\r\n\r\n2"));
+    })
+    .await;
+}
+
+/// A side with a certificate, and one that believes it.
+fn tls() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let server = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key);
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let client = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (Arc::new(server.unwrap()), Arc::new(client))
+}
+
+#[tokio::test]
+async fn whoever_stalls_while_tls_begins_is_cut_and_others_are_served() {
+    let (server, client) = tls();
+    let (_keeps, certificates) = watch::channel(Some(server));
+    // The good caller has as long for a handshake, on a machine that does other things too.
+    let limits = Limits {
+        handshake: Duration::from_secs(3),
+        head: Duration::from_secs(20),
+        ..SHORT
+    };
+    let world = World::with(limits, |door| door.with_tls(certificates));
+    let hello = move || {
+        let name = ServerName::try_from("localhost").unwrap();
+        ClientConnection::new(Arc::clone(&client), name).unwrap()
+    };
+    let mut first = Vec::new();
+    hello().write_tls(&mut first).unwrap();
+    let half = first[..first.len() / 2].to_vec();
+    beside(move || {
+        let is_served = || {
+            let mut caller = hello();
+            let mut stream = connect(200, world.address);
+            let mut stream = rustls::Stream::new(&mut caller, &mut stream);
+            stream
+                .write_all(&[call(1), b"x".to_vec()].concat())
+                .unwrap();
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"HTTP/1.1 200");
+        };
+        // The last has the whole first message, and no answer to ours.
+        let stalled = [&[], &half[..], &first[..]].map(|said| world.sends(1, said));
+        is_served();
+        for mut stalled in stalled {
+            let took = ends(&mut stalled);
+            assert!(took < Duration::from_secs(15), "{took:?}");
+        }
+        assert_eq!(world.refused("handshake_time"), 3);
+        // What is no TLS is refused at once.
+        let mut plain = world.sends(1, &call(1));
+        ends(&mut plain);
+        assert_eq!(world.refused("handshake"), 1);
+        // More of them than there is room for.
+        let stalled: Vec<_> = (0..60).map(|n| world.sends(1 + n % 3, &half)).collect();
+        is_served();
+        assert!(world.refused("crowd") > 0);
+        drop(stalled);
     })
     .await;
 }
