@@ -7,7 +7,7 @@
 //! What NVML does not say about a card is unknown, never an error. The wrapper has no
 //! safe call for the place on the board or the NVLink fabric, so both stay unknown here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -44,6 +44,10 @@ const PROBE_EVERY: Duration = Duration::from_secs(60);
 
 /// The most NVLinks of one card (`NVML_NVLINK_MAX_LINKS`, nvml.h).
 const LINKS_MAX: u32 = 18;
+
+/// The first byte of the PCI class of display controllers, which all cards have (`PCI_BASE_CLASS_DISPLAY`,
+/// pci_ids.h). An NVSwitch is a bridge.
+const DISPLAY: u32 = 0x03;
 
 /// The PCI vendor of IBM, whose POWER9 has NVLinks of its own: the far end of such a
 /// link is a CPU and joins no GPUs.
@@ -127,7 +131,9 @@ impl NvmlSource {
                 Err(error) => gpus.push(lost(index, &error)),
             }
         }
-        let pairs = self.pairs(&wired);
+        // Of one that does not answer not even its address is known.
+        let all_known = wired.iter().filter(|card| card.bdf.is_some()).count() == gpus.len();
+        let pairs = self.pairs(&wired, all_known);
         Inventory::new(gpus, pairs, Vec::new(), Vec::new()).map_err(|cause| {
             DiscoverError::Contradiction {
                 origin: self.library.clone(),
@@ -162,9 +168,10 @@ impl NvmlSource {
         })
     }
 
-    /// How every two cards are wired, as far as NVML tells their distance.
-    fn pairs(&self, cards: &[Wired]) -> Vec<Pair> {
-        let ends: Vec<Bdf> = cards.iter().filter_map(|card| card.bdf).collect();
+    /// How every two cards are wired, as far as NVML tells their distance. `all_known`: there are no
+    /// other cards than these.
+    fn pairs(&self, cards: &[Wired], all_known: bool) -> Vec<Pair> {
+        let switches = switches(cards, all_known, |far| self.sysfs.class(far));
         let mut pairs = Vec::new();
         for (at, a) in cards.iter().enumerate() {
             for b in &cards[at + 1..] {
@@ -173,7 +180,7 @@ impl NvmlSource {
                     .and_then(|one| Ok((one, self.card(b.index)?)));
                 let level = both.and_then(|(one, other)| one.topology_common_ancestor(other));
                 let Ok(level) = level else { continue };
-                let nvlinks = nvlinks(&ends, (a.bdf, &a.links), (b.bdf, &b.links));
+                let nvlinks = nvlinks(&switches, (a.bdf, &a.links), (b.bdf, &b.links));
                 pairs.push(Pair {
                     gpus: (a.index, b.index),
                     level: distance(&level),
@@ -334,13 +341,24 @@ fn distance(level: &TopologyLevel) -> Level {
     }
 }
 
+/// The switches among the far ends of all links: no known card, and by `class` (its PCI class, where
+/// Linux tells it) no lost one. What nobody tells is one only if `all_known`, as in a guest: else it
+/// may be the card that does not answer, and two cards with links to that are not joined.
+fn switches(cards: &[Wired], all_known: bool, class: impl Fn(Bdf) -> Option<u32>) -> BTreeSet<Bdf> {
+    let is_known = |far: &Bdf| cards.iter().any(|card| card.bdf == Some(*far));
+    let is_switch = |far: &Bdf| class(*far).map_or(all_known, |class| class >> 16 != DISPLAY);
+    let ends = cards.iter().flat_map(|card| card.links.iter().copied());
+    ends.filter(|far| !is_known(far) && is_switch(far))
+        .collect()
+}
+
 /// The NVLinks between two cards: the direct ones, and as many through switches as both
-/// have. A far end that is no card of this machine is a switch. Of the two ends' counts
-/// the smaller holds, as a link that one end calls dead carries nothing.
-fn nvlinks(cards: &[Bdf], a: (Option<Bdf>, &[Bdf]), b: (Option<Bdf>, &[Bdf])) -> u8 {
+/// have. Of the two ends' counts the smaller holds, as a link that one end calls dead carries
+/// nothing.
+fn nvlinks(switches: &BTreeSet<Bdf>, a: (Option<Bdf>, &[Bdf]), b: (Option<Bdf>, &[Bdf])) -> u8 {
     let to =
         |links: &[Bdf], end: Option<Bdf>| links.iter().filter(|&&link| Some(link) == end).count();
-    let switched = |links: &[Bdf]| links.iter().filter(|link| !cards.contains(link)).count();
+    let switched = |links: &[Bdf]| links.iter().filter(|link| switches.contains(link)).count();
     let direct = to(a.1, b.0).min(to(b.1, a.0));
     let through = switched(a.1).min(switched(b.1));
     u8::try_from(direct + through).unwrap_or(u8::MAX)
@@ -371,15 +389,46 @@ mod tests {
             device: 0,
             function: 0,
         };
-        let cards = [bdf(1), bdf(2), bdf(3)];
+        let switches = [bdf(8), bdf(9)].into();
         let check = |a: &[u8], b: &[u8]| {
             let ends = |buses: &[u8]| buses.iter().map(|&bus| bdf(bus)).collect::<Vec<_>>();
-            nvlinks(&cards, (Some(bdf(1)), &ends(a)), (Some(bdf(2)), &ends(b)))
+            nvlinks(
+                &switches,
+                (Some(bdf(1)), &ends(a)),
+                (Some(bdf(2)), &ends(b)),
+            )
         };
         assert_eq!(check(&[2, 2, 3], &[1, 1]), 2);
         assert_eq!(check(&[2, 2], &[1]), 1, "one end calls a link dead");
         assert_eq!(check(&[3], &[3]), 0, "both lead to a third card");
         assert_eq!(check(&[9, 9, 9], &[9, 9, 8]), 3, "through switches");
         assert_eq!(check(&[], &[]), 0);
+    }
+
+    #[test]
+    fn two_cards_with_links_to_a_lost_one_are_not_joined() {
+        let far: Bdf = "0000:09:00.0".parse().unwrap();
+        let card = |index: u16| Wired {
+            index: GpuIndex(index),
+            bdf: format!("0000:0{}:00.0", index + 1).parse().ok(),
+            links: vec![far; 2],
+        };
+        let (display, bridge) = (Some(0x03_0200), Some(0x06_8000));
+        for (class, all_known, expected) in [
+            (bridge, true, 2),
+            (bridge, false, 2),
+            // The kernel still knows the lost card.
+            (display, false, 0),
+            (display, true, 0),
+            // A guest may not see its switches.
+            (None, true, 2),
+            (None, false, 0),
+        ] {
+            let cards = [card(0), card(1)];
+            let switches = switches(&cards, all_known, |_| class);
+            let [a, b] = &cards;
+            let joined = nvlinks(&switches, (a.bdf, &a.links), (b.bdf, &b.links));
+            assert_eq!(joined, expected, "{class:?} {all_known}");
+        }
     }
 }

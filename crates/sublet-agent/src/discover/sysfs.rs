@@ -28,6 +28,12 @@ impl Sysfs {
             .ok()
     }
 
+    /// The PCI class: three bytes.
+    pub(super) fn class(&self, bdf: Bdf) -> Option<u32> {
+        let text = fs::read_to_string(self.device(bdf).join("class")).ok()?;
+        u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+    }
+
     /// The bridges above the device, from the root down.
     pub(super) fn pci_path(&self, bdf: Bdf) -> Vec<Bdf> {
         let Ok(path) = fs::canonicalize(self.device(bdf)) else {
@@ -50,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridges_and_numa_node_are_read_from_the_tree() {
+    fn bridges_numa_node_and_class_are_read_from_the_tree() {
         let root = tempfile::tempdir().unwrap();
         let bus = root.path().join("bus/pci/devices");
         let place = root
@@ -73,6 +79,9 @@ mod tests {
         assert_eq!(sysfs.numa(bdf), Some(1));
         fs::write(place.join("numa_node"), "-1\n").unwrap();
         assert_eq!(sysfs.numa(bdf), None);
+        assert_eq!(sysfs.class(bdf), None);
+        fs::write(place.join("class"), "0x030200\n").unwrap();
+        assert_eq!(sysfs.class(bdf), Some(0x03_0200));
         assert!(sysfs.pci_path("0000:ff:00.0".parse().unwrap()).is_empty());
     }
 }

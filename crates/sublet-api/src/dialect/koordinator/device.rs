@@ -68,7 +68,7 @@ struct DeviceTopology {
     #[serde(rename = "socketID")]
     socket: i32,
     #[serde(rename = "nodeID")]
-    numa: u16,
+    numa: i32,
     #[serde(rename = "pcieID")]
     root: String,
     #[serde(rename = "busID")]
@@ -149,8 +149,8 @@ fn device_of(gpu: &Gpu) -> Option<DeviceInfo> {
     })
 }
 
-/// All of it or nothing, as the CRD requires. Where Linux knows no NUMA node koordlet says 0, and
-/// -1 for the socket, which it never knows.
+/// All of it or nothing, as the CRD requires. An unknown NUMA node is -1, which Koordinator's scheduler
+/// takes for unknown; 0 is a place. Koordlet says 0 then, and -1 for the socket, which it never knows.
 fn topology_of(gpu: &Gpu) -> Option<DeviceTopology> {
     let bus = gpu.bdf?;
     // The name of the root complex has the bus of its first port. Bus 0 belongs to no bridge.
@@ -161,7 +161,7 @@ fn topology_of(gpu: &Gpu) -> Option<DeviceTopology> {
     };
     Some(DeviceTopology {
         socket: gpu.socket.map_or(-1, i32::from),
-        numa: gpu.numa.unwrap_or(0),
+        numa: gpu.numa.map_or(-1, i32::from),
         root: format!("pci{:04x}:{:02x}", first.domain, first.bus),
         bus: bus.to_string(),
     })
@@ -300,7 +300,7 @@ mod tests {
             };
             let topology = topology_of(&gpu);
             let root = topology.map_or("nothing".to_owned(), |known| {
-                assert_eq!((known.socket, known.numa), (-1, 0));
+                assert_eq!((known.socket, known.numa), (-1, -1));
                 known.root
             });
             assert_eq!(root, expected, "{bus:?} {path}");
