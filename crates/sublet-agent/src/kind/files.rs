@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
+use std::io;
 use std::num::NonZeroU16;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -145,15 +146,21 @@ fn add(known: &mut Folder, found: Folder) {
 
 /// Looks at a folder. Names that are no text cannot be told to kubelet, and links may point
 /// anywhere: both are passed over.
-fn look(folder: &Path) -> std::io::Result<Folder> {
+///
+/// # Errors
+/// There is no folder; or nothing is known of some file now: descriptors have run out, a disk fails.
+fn look(folder: &Path) -> io::Result<Folder> {
     let mut found = Folder::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
-        // It may go between the two looks.
-        let Ok(data) = entry.metadata() else { continue };
+        let data = match entry.metadata() {
+            // It went between the two looks.
+            Err(error) if is_gone(&error) => continue,
+            data => data?,
+        };
         if is_device(&data) {
             let numa = numa_of(&data);
             found.insert(
@@ -166,6 +173,11 @@ fn look(folder: &Path) -> std::io::Result<Folder> {
         }
     }
     Ok(found)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    gone.contains(&error.kind())
 }
 
 fn is_device(data: &fs::Metadata) -> bool {
@@ -196,6 +208,8 @@ struct Known {
     folder: Folder,
     /// What cannot be cleaned.
     ailing: Ailing,
+    /// What was last logged as wrong.
+    complaint: Option<String>,
 }
 
 impl Files {
@@ -205,6 +219,27 @@ impl Files {
             pools: watch::Sender::default(),
             known: Mutex::default(),
         }
+    }
+
+    /// Takes note of a look. A folder that is gone has no files any more; any other failure says
+    /// nothing of them, and all stay as they were.
+    fn see(&self, looked: io::Result<Folder>) {
+        self.learn(|known| {
+            let why = looked.as_ref().err().map(ToString::to_string);
+            if let Some(why) = why
+                .as_ref()
+                .filter(|why| known.complaint.as_ref() != Some(why))
+            {
+                let folder = self.wish.folder.display();
+                warn!(%folder, why, "device files not seen, will look again");
+            }
+            known.complaint = why;
+            match looked {
+                Ok(found) => add(&mut known.folder, found),
+                Err(error) if is_gone(&error) => add(&mut known.folder, Folder::new()),
+                Err(_) => {}
+            }
+        });
     }
 
     /// Takes note of something, and offers what then is.
@@ -295,21 +330,10 @@ impl Files {
 #[tonic::async_trait]
 impl DeviceKind for Files {
     async fn discover(&self) -> Infallible {
-        let mut complaint = String::new();
         loop {
             let folder = self.wish.folder.clone();
             let looked = spawn_blocking(move || look(&folder)).await;
-            let looked = looked.unwrap_or_else(|panic| Err(std::io::Error::other(panic)));
-            let found = looked.unwrap_or_else(|error| {
-                let why = error.to_string();
-                if complaint != why {
-                    let folder = self.wish.folder.display();
-                    warn!(%folder, why, "no device files, will look again");
-                    complaint = why;
-                }
-                Folder::new()
-            });
-            self.learn(|known| add(&mut known.folder, found));
+            self.see(looked.unwrap_or_else(|panic| Err(io::Error::other(panic))));
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

@@ -35,16 +35,27 @@ fn offered(wish: &str, looks: &[&str]) -> String {
     let wish = FilesWish::parse(wish).unwrap();
     let files = Files::of(wish);
     for look in looks {
-        let found = look.split_whitespace().map(|name| {
-            let seen = Seen {
-                is_there: true,
-                numa: None,
-            };
-            (name.to_owned(), seen)
+        files.see(match *look {
+            "EMFILE" => Err(io::Error::from_raw_os_error(24)),
+            "EIO" => Err(io::Error::from_raw_os_error(5)),
+            names => Ok(found(names)),
         });
-        let found = found.collect();
-        files.learn(|known| add(&mut known.folder, found));
     }
+    offer_of(&files)
+}
+
+fn found(names: &str) -> Folder {
+    let found = names.split_whitespace().map(|name| {
+        let seen = Seen {
+            is_there: true,
+            numa: None,
+        };
+        (name.to_owned(), seen)
+    });
+    found.collect()
+}
+
+fn offer_of(files: &Files) -> String {
     let pools = files.pools.borrow();
     let Some(pool) = pools.values().next() else {
         return String::new();
@@ -68,6 +79,30 @@ fn a_file_that_goes_is_an_unhealthy_device_until_it_comes_back() {
     assert_eq!(offered(one, &["a b", "", "a c"]), "a b! c");
     let shared = "rdma=/dev/infiniband,times=2";
     assert_eq!(offered(shared, &["a b", "b"]), "a-_-0! a-_-1! b-_-0 b-_-1");
+}
+
+#[test]
+fn a_look_that_fails_says_nothing_of_any_file() {
+    let one = "rdma=/dev/infiniband";
+    assert_eq!(offered(one, &["EMFILE"]), "");
+    assert_eq!(offered(one, &["a b", "EMFILE"]), "a b");
+    assert_eq!(offered(one, &["a b", "b", "EIO", "EMFILE"]), "a! b");
+    assert_eq!(offered(one, &["a b", "EIO", ""]), "a! b!");
+}
+
+#[test]
+fn the_files_of_a_folder_that_is_gone_are_gone() {
+    let base = tempfile::tempdir().unwrap();
+    let folder = base.path().join("infiniband");
+    let files = Files::of(FilesWish::parse(&format!("rdma={}", folder.display())).unwrap());
+    files.see(Ok(found("a")));
+    assert_eq!(offer_of(&files), "a");
+    files.see(look(&folder));
+    assert_eq!(offer_of(&files), "a!");
+    fs::write(&folder, "no folder").unwrap();
+    files.see(Ok(found("a")));
+    files.see(look(&folder));
+    assert_eq!(offer_of(&files), "a!");
 }
 
 #[test]
