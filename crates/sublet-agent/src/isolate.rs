@@ -92,6 +92,18 @@ pub(crate) enum IsolationError {
     /// What containers are to load is not here.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// What containers are to load would not obey this agent.
+    #[error(
+        "{} is not of this version ({why}), and would hold no container to its part: give \
+         --library-dir the libraries of this version, or leave it out",
+        file.display()
+    )]
+    OtherVersion {
+        /// The library.
+        file: PathBuf,
+        /// How that is known.
+        why: String,
+    },
     /// What containers are to go by cannot be written.
     #[error("the settings of containers cannot be written: {0}")]
     Settings(#[from] SettingsError),
@@ -152,7 +164,9 @@ impl IsolationError {
     pub(crate) fn kind(&self) -> FailureKind {
         use ArbiterError::Setting;
         let is_permanent = match self {
-            IsolationError::Arbiter(Setting(_)) => return FailureKind::Setting,
+            IsolationError::Arbiter(Setting(_)) | IsolationError::OtherVersion { .. } => {
+                return FailureKind::Setting;
+            }
             IsolationError::Arbiter(error) => error.is_permanent(),
             IsolationError::Library(LibraryError::Missing { .. })
             | IsolationError::Fake(MachineError::Spec(_))

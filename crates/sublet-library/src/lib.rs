@@ -1,14 +1,15 @@
 //! What the file of a shared library, or of a program, says of itself: the name that the loader
-//! knows it by, and what it needs of the system that loads it. The node agent asks this of the
+//! knows it by, what it needs of the system that loads it, and which files it looks for. The node agent asks this of the
 //! libraries that it hands to containers, and `cargo xtask` of what it has linked. A container
 //! whose image lacks something goes on without the library, and so without a limit: that must
 //! be known before. It reads bytes and opens nothing.
 
+use std::ffi::CStr;
 use std::fmt;
 
 use object::Endianness;
-use object::elf::{DT_NEEDED, DT_SONAME, FileHeader64};
-use object::read::elf::{FileHeader, SectionTable};
+use object::elf::{DT_NEEDED, DT_SONAME, FileHeader64, SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS};
+use object::read::elf::{FileHeader, SectionHeader, SectionTable};
 
 type Elf = FileHeader64<Endianness>;
 type Sections<'a> = SectionTable<'a, Elf>;
@@ -85,6 +86,33 @@ impl Needs {
         let others = others.filter(|name| !PARTS_OF_GLIBC.contains(&name.as_str()));
         newer.into_iter().chain(others.cloned()).collect()
     }
+}
+
+/// Has this library or program that path among its constants, as a text that ends there?
+///
+/// # Errors
+/// The contents are no ELF file of 64 bits, or a damaged one.
+pub fn names(contents: &[u8], path: &CStr) -> Result<bool, NotElf> {
+    has_constant(contents, path.to_bytes()).map_err(|error| NotElf(error.to_string()))
+}
+
+/// Texts end with a zero byte, and may follow each other without one.
+fn has_constant(contents: &[u8], text: &[u8]) -> object::Result<bool> {
+    let header = Elf::parse(contents)?;
+    let endian = header.endian()?;
+    for section in header.sections(endian, contents)?.iter() {
+        let flags = section.sh_flags(endian);
+        let is_loaded = flags & u64::from(SHF_ALLOC) != 0;
+        let is_code = flags & u64::from(SHF_EXECINSTR) != 0;
+        if section.sh_type(endian) != SHT_PROGBITS || !is_loaded || is_code {
+            continue;
+        }
+        let mut texts = section.data(endian, contents)?.split(|byte| *byte == 0);
+        if texts.any(|one| one.ends_with(text)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn read(contents: &[u8]) -> object::Result<Needs> {
@@ -227,6 +255,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_library_names_the_files_that_it_looks_for() {
+        let source = r#"const char *f(void) { return "x/usr/lib/settings"; }
+                        const char g[] = "/usr/lib/other";"#;
+        let library = linked(source, &[]);
+        let check = |path: &CStr| names(&library, path).unwrap();
+        assert!(check(c"/usr/lib/settings") && check(c"/usr/lib/other"));
+        assert!(!check(c"/usr/lib/setting") && !check(c"/usr/lib"));
+        // The name of a function is no constant of it.
+        assert!(!check(c"f"));
+        assert!(names(b"/usr/lib/settings", c"/usr/lib/settings").is_err());
+    }
+
     proptest! {
         /// Whatever the bytes are, there is an answer.
         #[test]
@@ -239,9 +280,9 @@ mod tests {
                 let place = place.index(bytes.len());
                 bytes[place] = value;
             }
-            let _whole = Needs::read(&bytes);
+            let _whole = (Needs::read(&bytes), names(&bytes, c"/x"));
             bytes.truncate(length.index(bytes.len()));
-            let _part = Needs::read(&bytes);
+            let _part = (Needs::read(&bytes), names(&bytes, c"/x"));
         }
     }
 }

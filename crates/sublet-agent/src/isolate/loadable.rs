@@ -1,12 +1,38 @@
-//! Can any container load what it is handed? The libraries come from this node, their C library
-//! from the container's image. If that is too old, or another library is missing, the loader says
-//! so on the program's standard error and goes on without ours, and so without a limit. The image
-//! is not known here, but what the libraries need is.
+//! Can any container load what it is handed, and does it obey us then? The libraries come from this
+//! node, their C library from the container's image. If that is too old, or another library is missing,
+//! the loader says so on the program's standard error and goes on without ours, and so without a limit.
+//! The image is not known here, but what the libraries need is. Libraries of an earlier version, which
+//! an operator may have left for `--library-dir`, are refused: they look for no file of settings, so
+//! they would find no arbiter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use sublet_library::{FLOOR, Needs};
+use sublet_abi::settings::PLACES;
+use sublet_library::{FLOOR, Needs, names};
 use tracing::warn;
+
+use super::IsolationError;
+
+/// Refuses an interposer that does not look for a container's settings. `from`: where the operator
+/// has put it.
+pub(super) fn check_version(
+    interposer: [&Path; 2],
+    from: Option<&Path>,
+) -> Result<(), IsolationError> {
+    let [in_container, _] = PLACES;
+    for file in interposer {
+        let contents = std::fs::read(file).map_err(IsolationError::io("reading", file))?;
+        let why = match names(&contents, in_container) {
+            Ok(true) => continue,
+            Ok(false) => format!("it does not look for {}", in_container.to_string_lossy()),
+            Err(why) => why.to_string(),
+        };
+        let name = Path::new(file.file_name().unwrap_or(file.as_os_str()));
+        let file = from.unwrap_or(Path::new("")).join(name);
+        return Err(IsolationError::OtherVersion { file, why });
+    }
+    Ok(())
+}
 
 /// Says in the log what an image must have beyond the oldest that we promise to serve.
 pub(super) fn warn_of_needs(files: &[PathBuf]) {
@@ -43,14 +69,19 @@ fn wanted(files: &[PathBuf]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
+pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::isolate::FailureKind;
 
     /// A library with these functions, linked in this way.
-    fn library(folder: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    pub(in crate::isolate) fn library(
+        folder: &Path,
+        name: &str,
+        source: &str,
+        options: &[&str],
+    ) -> PathBuf {
         let (from, to) = (folder.join("a.c"), folder.join(name));
         std::fs::write(&from, source).unwrap();
         // The C compiler is there: building this workspace needs one.
@@ -61,6 +92,30 @@ mod tests {
             .status();
         assert!(made.unwrap().success());
         to
+    }
+
+    #[test]
+    fn libraries_that_look_for_no_settings_are_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path();
+        let now = r#"const char place[] = "/usr/local/sublet/lib/settings";"#;
+        let now = library(base, "libcuda.so.1", now, &[]);
+        let before = r#"const char place[] = "SUBLET_DIR";"#;
+        let before = library(base, "libnvidia-ml.so.1", before, &[]);
+        check_version([&now, &now], None).unwrap();
+        let said = |interposer: [&Path; 2]| {
+            let refused = check_version(interposer, Some(Path::new("/opt/old"))).unwrap_err();
+            assert_eq!(refused.kind(), FailureKind::Setting);
+            refused.to_string()
+        };
+        let words = "/opt/old/libnvidia-ml.so.1 is not of this version (it does not look for \
+                     /usr/local/sublet/lib/settings), and would hold no container to its part: give \
+                     --library-dir the libraries of this version, or leave it out";
+        assert_eq!(said([&now, &before]), words);
+        let text = base.join("libcuda.so");
+        std::fs::write(&text, "/usr/local/sublet/lib/settings").unwrap();
+        let why = said([&text, &now]);
+        assert!(why.contains("(it is no 64-bit ELF file: "), "{why}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use tracing::{debug, info, warn};
 use super::fake::FakeView;
 use super::inject::{FakeKit, Injection, Kit, beside_libraries, inject};
 use super::leftovers::Leftovers;
-use super::loadable::warn_of_needs;
+use super::loadable::{check_version, warn_of_needs};
 use super::reconcile::{is_wanted, lost};
 use super::record::{Record, RecordCard, read_all};
 use super::thread::{Ended, run};
@@ -80,6 +80,8 @@ impl Isolation {
         let mode = wanted.mode.mode();
         let beside = beside_libraries(mode, matches!(cards, Cards::Simulated(_)))?;
         let libraries = store.interposer_with(&beside)?;
+        let interposer = [&*libraries.cuda, &*libraries.nvml];
+        check_version(interposer, wanted.library_dir.as_deref())?;
         let containers = wanted.state_dir.join("containers");
         make_private(&containers)?;
         let mut gauge = gauge()?;

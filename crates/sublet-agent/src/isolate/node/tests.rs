@@ -4,6 +4,7 @@ mod supervisor;
 mod time;
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 
 use sublet_arbiter::TimeSharing;
 use sublet_model::{Class, ContainerName, Gpu, GpuIndex, GpuUuid, Milli, PodKey, PodUid, Role};
@@ -11,7 +12,15 @@ use sublet_share::ComputeRange;
 
 use super::*;
 use crate::allocate::CardLimit;
+use crate::isolate::loadable::tests::library;
 use crate::isolate::{FailureKind, StrictnessWord};
+
+/// A library that looks for the settings of containers.
+static INTERPOSER: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let base = tempfile::tempdir().unwrap();
+    let source = r#"const char place[] = "/usr/local/sublet/lib/settings";"#;
+    fs::read(library(base.path(), "a.so", source, &[])).unwrap()
+});
 
 struct Node {
     base: tempfile::TempDir,
@@ -23,7 +32,11 @@ impl Node {
         let libraries = base.path().join("built");
         fs::create_dir(&libraries).unwrap();
         for name in ["cuda", "nvml", "preload", "fakecuda", "fakenvml"] {
-            fs::write(libraries.join(format!("libsublet_{name}.so")), name).unwrap();
+            let contents: &[u8] = match name {
+                "cuda" | "nvml" => &INTERPOSER,
+                _ => name.as_bytes(),
+            };
+            fs::write(libraries.join(format!("libsublet_{name}.so")), contents).unwrap();
         }
         Node { base }
     }
@@ -373,7 +386,8 @@ fn libraries_stay_while_a_container_can_come_back_to_them() {
 
     // An agent of a later version, after some time.
     for name in ["cuda", "fakecuda"] {
-        fs::write(node.path(&format!("built/libsublet_{name}.so")), "new").unwrap();
+        let file = node.path(&format!("built/libsublet_{name}.so"));
+        fs::write(file, [&INTERPOSER, &b"new"[..]].concat()).unwrap();
     }
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(200_000);
     let age = |folder: &PathBuf| fs::File::open(folder).unwrap().set_modified(then).unwrap();
