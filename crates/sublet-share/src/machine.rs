@@ -11,13 +11,14 @@
 //! (after its limit was lowered): memory that is still in use is not given twice. Containers
 //! that a cluster placed are charged by the pod (`pods`), and never wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{Bytes, Class, Count, Inventory, MiB, Milli, Time};
 use sublet_plan::Policy;
 
 use self::job::{HeldCard, Job};
+use self::line::Line;
 use self::pods::Pods;
 use self::usage::JobUsage;
 use crate::event::{Action, Event};
@@ -84,8 +85,8 @@ pub struct CardView {
 pub struct Machine {
     cards: Cards,
     jobs: BTreeMap<JobId, Job>,
-    /// Those that wait, the next first.
-    queue: Vec<JobId>,
+    /// The jobs that wait.
+    line: Line,
     pods: Pods,
     processes: BTreeMap<Pid, (JobId, u32)>,
     reconciliation: Reconciliation,
@@ -94,8 +95,6 @@ pub struct Machine {
     evict_over: bool,
     settled_at: Time,
     settled: bool,
-    /// When something last happened.
-    seen: Time,
 }
 
 impl Machine {
@@ -106,7 +105,7 @@ impl Machine {
         Machine {
             cards: Cards::new(options.inventory, options.policy, options.reserved),
             jobs: BTreeMap::new(),
-            queue: Vec::new(),
+            line: Line::default(),
             pods: Pods::new(),
             processes: BTreeMap::new(),
             reconciliation: Reconciliation::new(n_cards, options.evict),
@@ -115,7 +114,6 @@ impl Machine {
             evict_over: options.evict_over,
             settled_at: options.settled_at,
             settled: false,
-            seen: Time::from_ms(0),
         }
     }
 
@@ -124,7 +122,7 @@ impl Machine {
         if !self.settled && self.settled_at <= now {
             self.settled = true;
         }
-        self.seen = now;
+        let (changes, told) = (self.cards.changes(), out.len());
         match event {
             Event::Submitted { job, ask } => self.submit(now, job, ask, out),
             Event::Declared {
@@ -155,7 +153,9 @@ impl Machine {
             Event::Tick => {}
         }
         self.advance(now, out);
-        debug_assert!(self.is_conserved());
+        // Each adds up all accounts anew: where no card changed and nobody is told, none did.
+        let is_same = (self.cards.changes(), out.len()) == (changes, told);
+        debug_assert!(is_same || self.is_conserved());
     }
 
     /// When [`Event::Tick`] is due though nothing happens.
@@ -289,11 +289,13 @@ impl Machine {
             && charged == granted
             && pids == self.processes.len()
             && slots == pids
-            && self.queue.iter().all(|id| self.jobs.contains_key(id))
-            && self
-                .jobs
-                .iter()
-                .all(|(id, job)| self.queue.contains(id) == job.held.is_empty())
+            && self.line.queue.iter().copied().collect::<BTreeSet<_>>() == self.waiting()
+    }
+
+    /// The jobs that have no card.
+    fn waiting(&self) -> BTreeSet<JobId> {
+        let waiting = self.jobs.iter().filter(|(_, job)| job.held.is_empty());
+        waiting.map(|(id, _)| *id).collect()
     }
 
     fn submit(&mut self, now: Time, id: JobId, ask: JobAsk, out: &mut Vec<Action>) {
@@ -319,7 +321,7 @@ impl Machine {
         }
         self.jobs.insert(id, Job::new(ask, now));
         // `advance` places it at once if nobody is before it and there is room.
-        self.queue.push(id);
+        self.join_line(now, id);
     }
 
     fn declare(&mut self, id: JobId, job: Job, mut parts: Vec<Holding>, out: &mut Vec<Action>) {
@@ -407,51 +409,10 @@ impl Machine {
         out.push(Action::Place { job: id, parts });
     }
 
-    /// Places from the head of the line for as long as it fits, and tells the others where
-    /// they stand.
-    fn advance(&mut self, now: Time, out: &mut Vec<Action>) {
-        let mut why = JobRefusal::Settling;
-        self.line_up(now);
-        while self.settled
-            && let Some(&head) = self.queue.first()
-        {
-            match self.cards.find(&self.jobs[&head].ask) {
-                Ok(parts) => {
-                    self.queue.remove(0);
-                    self.give(head, parts, false, out);
-                    // Its user has more now.
-                    self.line_up(now);
-                }
-                Err(reason) => {
-                    why = reason;
-                    break;
-                }
-            }
-        }
-        for (waiting, id) in (0u32..).zip(&self.queue) {
-            let reason = match waiting {
-                0 => why.clone(),
-                waiting => JobRefusal::Behind { waiting },
-            };
-            let news = (waiting + 1, reason);
-            if let Some(job) = self.jobs.get_mut(id)
-                && job.last_news.as_ref() != Some(&news)
-            {
-                job.last_news = Some(news.clone());
-                let (position, reason) = news;
-                out.push(Action::Wait {
-                    job: *id,
-                    position,
-                    reason,
-                });
-            }
-        }
-    }
-
     fn leave(&mut self, id: JobId, out: &mut Vec<Action>) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.root_gone = true;
-            self.queue.retain(|waiting| *waiting != id);
+            self.leave_line(id);
             self.end_if_empty(id, out);
         }
     }

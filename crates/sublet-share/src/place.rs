@@ -34,6 +34,7 @@ pub(crate) struct Cards {
     charges: BTreeMap<(usize, JobId), (Part, Class)>,
     /// Cards that a job has for itself.
     whole: BTreeMap<usize, JobId>,
+    changes: u64,
 }
 
 impl Cards {
@@ -55,6 +56,7 @@ impl Cards {
             reserved,
             charges: BTreeMap::new(),
             whole: BTreeMap::new(),
+            changes: 0,
         };
         for card in 0..cards.kept.len() {
             cards.keep(card, MiB::ZERO);
@@ -66,6 +68,12 @@ impl Cards {
         &self.facts.inventory
     }
 
+    /// Counts the changes of anything that an answer of theirs can depend on. While it stays the same,
+    /// so do all answers.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     pub(crate) fn total(&self) -> Count {
         Count::new(u32::try_from(self.kept.len()).unwrap_or(u32::MAX))
     }
@@ -73,6 +81,7 @@ impl Cards {
     /// The cards' health changed, or the cards themselves: then their number must be the same.
     pub(crate) fn set_inventory(&mut self, inventory: Arc<Inventory>) {
         if inventory.gpus().len() == self.kept.len() {
+            self.changes += 1;
             self.facts.inventory = inventory;
             self.engine.set_node(self.facts.clone());
         }
@@ -103,6 +112,7 @@ impl Cards {
 
     /// The job has that card for itself, or no longer.
     pub(crate) fn set_whole(&mut self, card: usize, job: JobId, whole: bool) {
+        self.changes += 1;
         if whole {
             self.whole.insert(card, job);
         } else if self.whole.get(&card) == Some(&job) {
@@ -396,6 +406,7 @@ impl Cards {
     }
 
     fn enter(&mut self, card: usize, who: &str, (part, class): (Part, Class)) {
+        self.changes += 1;
         let uid = uid(who, card);
         if part.is_zero() {
             self.engine.forget(&uid);

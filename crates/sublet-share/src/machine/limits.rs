@@ -129,6 +129,7 @@ impl Machine {
             return;
         };
         job.ask.memory = memory;
+        self.line.ask_again();
         let is_whole = memory == Amount::Whole && job.promise.is_none();
         for (held, part) in job.held.iter_mut().zip(parts) {
             held.part = *part;
@@ -156,6 +157,7 @@ impl Machine {
             return;
         };
         job.ask.compute = compute;
+        self.line.ask_again();
         for held in &mut job.held {
             held.part = held.part.with_compute(compute);
         }

@@ -8,7 +8,12 @@
 //! Nobody passes the first of the line: one that would fit waits behind one that does not. So a
 //! large job is kept waiting by smaller ones of its priority for a limited time, if jobs end: after
 //! its patience only those go before it that came before it.
+//!
+//! An event costs what it changes. The line is put in order again only when a user's share of the
+//! cards is another or somebody's patience ends, and the cards are asked only when they, or the
+//! first of the line, are others.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,8 +21,11 @@ use std::fmt;
 use sublet_model::{Class, Milli, Part, Time};
 
 use super::Machine;
-use super::job::HeldCard;
+use super::job::{HeldCard, Job};
+use crate::event::Action;
 use crate::job::{Amount, JobAsk, JobId, UserId};
+use crate::place::Cards;
+use crate::refusal::JobRefusal;
 
 /// How long a job waits by its user's share of the cards. Long enough for a user who has nothing
 /// to go first, short enough that a large job is not forgotten for a working day.
@@ -70,42 +78,220 @@ fn place_in_line(now: Time, id: JobId, ask: &JobAsk, since: Time, share: u64) ->
     (Reverse(ask.priority), is_patient, share, since, id)
 }
 
+/// The most jobs that are looked at for one whose end alone would start another: each costs a copy of the
+/// cards' accounts. If none of those that have most is enough, hardly a smaller one is.
+const ENDS_MAX: usize = 64;
+
+/// The jobs that wait, and the state of the cards for which they were looked at last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Line {
+    /// The next first. In order for the shares below.
+    pub(super) queue: Vec<JobId>,
+    /// Counts each user's.
+    of_user: BTreeMap<UserId, usize>,
+    /// The part of the machine that each user's jobs have.
+    shares: BTreeMap<UserId, u64>,
+    /// [`Cards::changes`](crate::place::Cards::changes) when the shares were added up.
+    shares_at: Option<u64>,
+    /// When the order is another though nothing happens.
+    patience_ends: Option<Time>,
+    /// From here on others stand there than were told so.
+    moved_from: Option<usize>,
+    /// The state of the cards when they were asked last, and for which job; none before all has settled.
+    asked: Option<(u64, Option<JobId>)>,
+    /// The event that would start the first of the line, in that state.
+    starts_first: OnceCell<StartCondition>,
+}
+
+impl Line {
+    fn moves_from(&mut self, place: usize) {
+        let before = self.moved_from.unwrap_or(place);
+        self.moved_from = Some(before.min(place));
+    }
+
+    /// One of those that wait asks for something else now.
+    pub(super) fn ask_again(&mut self) {
+        self.asked = None;
+    }
+
+    fn count(&mut self, job: &Job, is_more: bool) {
+        let Some(user) = job.ask.user else { return };
+        let n = self.of_user.entry(user).or_default();
+        *n = if is_more { *n + 1 } else { n.saturating_sub(1) };
+        if *n == 0 {
+            self.of_user.remove(&user);
+        }
+    }
+}
+
 impl Machine {
-    /// Puts those that wait in their order.
-    pub(super) fn line_up(&mut self, now: Time) {
-        if self.queue.is_empty() {
+    /// Puts those that wait in their order, if it may be another.
+    fn line_up(&mut self, now: Time) {
+        if self.line.queue.is_empty() {
             return;
         }
-        let shares = self.shares();
-        let share = |ask: &JobAsk| ask.user.and_then(|user| shares.get(&user)).copied();
-        let mut line: Vec<(Place, JobId)> = Vec::with_capacity(self.queue.len());
-        for &id in &self.queue {
-            let job = &self.jobs[&id];
-            let share = share(&job.ask).unwrap_or(0);
-            line.push((place_in_line(now, id, &job.ask, job.since, share), id));
+        let is_impatient = self.line.patience_ends.is_some_and(|end| end <= now);
+        if !self.take_shares() && !is_impatient {
+            return;
         }
+        let queue = self.line.queue.iter();
+        let mut line: Vec<Place> = queue.map(|id| self.place(now, *id)).collect();
         line.sort_unstable();
-        self.queue = line.into_iter().map(|(_, id)| id).collect();
+        let sorted: Vec<JobId> = line.into_iter().map(|place| place.4).collect();
+        let mut both = sorted.iter().zip(&self.line.queue);
+        if let Some(first) = both.position(|(now, before)| now != before) {
+            self.line.moves_from(first);
+        }
+        self.line.queue = sorted;
+        self.line.patience_ends = self.next_end(|end| end > now);
     }
 
-    /// How many of those that wait go before a job that comes now.
-    pub(super) fn ahead_of(&self, now: Time, id: JobId, ask: &JobAsk) -> u32 {
+    /// Adds up the shares, if the cards are others. True if somebody's share is another.
+    fn take_shares(&mut self) -> bool {
+        let changes = Some(self.cards.changes());
+        if self.line.shares_at == changes {
+            return false;
+        }
         let shares = self.shares();
-        let place = |id, ask: &JobAsk, since| {
-            let share = ask.user.and_then(|user| shares.get(&user)).copied();
-            place_in_line(now, id, ask, since, share.unwrap_or(0))
-        };
-        let own = place(id, ask, now);
-        let before = self.queue.iter().filter(|&&other| {
-            let job = &self.jobs[&other];
-            place(other, &job.ask, job.since) < own
-        });
-        u32::try_from(before.count()).unwrap_or(u32::MAX)
+        self.line.shares_at = changes;
+        let before = std::mem::replace(&mut self.line.shares, shares);
+        before != self.line.shares
     }
 
-    /// What each user's jobs have of the machine, as in [`Machine::share_of`]. Found once for the
-    /// whole line: to add it up for each job that waits costs as many looks as there are pairs of
-    /// jobs.
+    /// A job joins the line.
+    pub(super) fn join_line(&mut self, now: Time, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let end = job.since.plus_ms(PATIENCE_MS);
+        self.line.count(job, true);
+        if self.line.queue.is_empty() {
+            self.line.patience_ends = None;
+        }
+        self.line_up(now);
+        self.take_shares();
+        let place = self.before(now, self.place(now, id));
+        self.line.queue.insert(place, id);
+        self.line.moves_from(place);
+        if end > now {
+            let soonest = self
+                .line
+                .patience_ends
+                .map_or(end, |soonest| soonest.min(end));
+            self.line.patience_ends = Some(soonest);
+        }
+    }
+
+    /// A job leaves the line, if it stands there.
+    pub(super) fn leave_line(&mut self, id: JobId) {
+        let mut queue = self.line.queue.iter();
+        let Some(place) = queue.position(|waiting| *waiting == id) else {
+            return;
+        };
+        self.line.queue.remove(place);
+        self.line.moves_from(place);
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        self.line.count(job, false);
+        let end = job.since.plus_ms(PATIENCE_MS);
+        if self.line.patience_ends == Some(end) {
+            // Patience that ended before this changes nothing any more.
+            self.line.patience_ends = self.next_end(|other| other >= end);
+        }
+    }
+
+    /// When the first patience ends of those that end then.
+    fn next_end(&self, is_meant: impl Fn(Time) -> bool) -> Option<Time> {
+        let waiting = self.line.queue.iter().map(|id| self.jobs[id].since);
+        let ends = waiting.map(|since| since.plus_ms(PATIENCE_MS));
+        ends.filter(|end| is_meant(*end)).min()
+    }
+
+    /// Counts those that go before a job that comes now.
+    pub(super) fn ahead_of(&mut self, now: Time, id: JobId, ask: &JobAsk) -> u32 {
+        if self.line.queue.is_empty() {
+            return 0;
+        }
+        self.line_up(now);
+        let own = place_in_line(now, id, ask, now, self.share_in_line(ask));
+        u32::try_from(self.before(now, own)).unwrap_or(u32::MAX)
+    }
+
+    /// Counts those before that place, in a line that is in order.
+    fn before(&self, now: Time, own: Place) -> usize {
+        let queue = &self.line.queue;
+        queue.partition_point(|other| self.place(now, *other) < own)
+    }
+
+    fn place(&self, now: Time, id: JobId) -> Place {
+        let job = &self.jobs[&id];
+        place_in_line(now, id, &job.ask, job.since, self.share_in_line(&job.ask))
+    }
+
+    fn share_in_line(&self, ask: &JobAsk) -> u64 {
+        let share = ask.user.and_then(|user| self.line.shares.get(&user));
+        share.copied().unwrap_or(0)
+    }
+
+    /// Places from the head of the line for as long as it fits, and tells those who stand elsewhere
+    /// than before where they stand.
+    pub(super) fn advance(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.line_up(now);
+        let mut why = None;
+        while let Some(&head) = self.line.queue.first() {
+            let asks = (self.cards.changes(), self.settled.then_some(head));
+            if self.line.asked == Some(asks) && self.line.moved_from != Some(0) {
+                break;
+            }
+            self.line.asked = Some(asks);
+            self.line.starts_first.take();
+            if !self.settled {
+                why = Some(JobRefusal::Settling);
+                break;
+            }
+            match self.cards.find(&self.jobs[&head].ask) {
+                Ok(parts) => {
+                    self.leave_line(head);
+                    self.give(head, parts, false, out);
+                    // Its user has more now.
+                    self.line_up(now);
+                }
+                Err(reason) => {
+                    why = Some(reason);
+                    break;
+                }
+            }
+        }
+        if let (Some(&head), Some(reason)) = (self.line.queue.first(), why) {
+            self.tell_place(head, (1, reason), out);
+        }
+        let Some(from) = self.line.moved_from.take() else {
+            return;
+        };
+        for place in from.max(1)..self.line.queue.len() {
+            let waiting = u32::try_from(place).unwrap_or(u32::MAX - 1);
+            let news = (waiting + 1, JobRefusal::Behind { waiting });
+            self.tell_place(self.line.queue[place], news, out);
+        }
+    }
+
+    /// Tells a job where it stands and why it waits, if that is news.
+    fn tell_place(&mut self, id: JobId, news: (u32, JobRefusal), out: &mut Vec<Action>) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && job.last_news.as_ref() != Some(&news)
+        {
+            job.last_news = Some(news.clone());
+            let (position, reason) = news;
+            out.push(Action::Wait {
+                job: id,
+                position,
+                reason,
+            });
+        }
+    }
+
+    /// Adds up what each user's jobs have of the machine, as in [`Machine::share_of`].
     fn shares(&self) -> BTreeMap<UserId, u64> {
         let mut shares = BTreeMap::new();
         for job in self.jobs.values().filter(|job| !job.held.is_empty()) {
@@ -123,8 +309,7 @@ impl Machine {
     /// How many of a user's jobs wait.
     #[must_use]
     pub fn waiting_of(&self, user: UserId) -> usize {
-        let waiting = self.queue.iter().filter_map(|id| self.jobs.get(id));
-        waiting.filter(|job| job.ask.user == Some(user)).count()
+        self.line.of_user.get(&user).copied().unwrap_or(0)
     }
 
     /// What a user's jobs have of the machine, in thousandths of cards: of each card the larger of
@@ -147,44 +332,55 @@ impl Machine {
 
     /// When the next of those that wait has waited for so long that the order may change.
     pub(super) fn patience_ends(&self) -> Option<Time> {
-        let waiting = self.queue.iter().map(|id| self.jobs[id].since);
-        let ends = waiting.map(|since| since.plus_ms(PATIENCE_MS));
-        ends.filter(|&end| end > self.seen).min()
+        let ends = self.line.patience_ends;
+        ends.filter(|_| !self.line.queue.is_empty())
     }
 
     /// What would start a job; nothing for one that does not wait.
     #[must_use]
     pub fn starts_when(&self, id: JobId) -> Option<StartCondition> {
-        let ask = &self.jobs.get(&id)?.ask;
-        let place = self.queue.iter().position(|waiting| *waiting == id)?;
-        if place > 0 {
-            let before = u32::try_from(place).unwrap_or(u32::MAX);
-            return Some(StartCondition::AfterOthers(before));
+        let job = self.jobs.get(&id)?;
+        let (position, _) = job.last_news.as_ref()?;
+        if *position > 1 {
+            return Some(StartCondition::AfterOthers(position - 1));
         }
-        let others = || {
-            let local = self.jobs.iter().filter(|(_, job)| job.promise.is_none());
-            local.filter(|(_, job)| !job.held.is_empty())
+        let found = &self.line.starts_first;
+        Some(found.get_or_init(|| self.starts_alone(&job.ask)).clone())
+    }
+
+    /// Finds what would start the first of the line.
+    fn starts_alone(&self, ask: &JobAsk) -> StartCondition {
+        let local = self.jobs.iter().filter(|(_, job)| job.promise.is_none());
+        let local = local.filter(|(_, job)| !job.held.is_empty());
+        let mut others: Vec<(&JobId, &Job)> = local.collect();
+        let free = |cards: &mut Cards, other: JobId, job: &Job| {
+            for held in &job.held {
+                let card = held.part.card;
+                cards.charge(card, other, Part::ZERO, Class::Guaranteed);
+                cards.set_whole(card, other, false);
+            }
         };
         let mut empty = self.cards.clone();
+        for (other, job) in &others {
+            free(&mut empty, **other, job);
+        }
+        let has = |job: &Job| job.held.iter().map(|held| held.charge).max();
+        others.sort_by_key(|(_, job)| Reverse(has(job)));
+        others.truncate(ENDS_MAX);
         let mut alone = Vec::new();
-        for (&other, job) in others() {
+        for (other, job) in others {
             let mut without = self.cards.clone();
-            for held in &job.held {
-                for cards in [&mut without, &mut empty] {
-                    let card = held.part.card;
-                    cards.charge(card, other, Part::ZERO, Class::Guaranteed);
-                    cards.set_whole(card, other, false);
-                }
-            }
+            free(&mut without, *other, job);
             if without.find(ask).is_ok() {
-                alone.push(other);
+                alone.push(*other);
             }
         }
-        Some(match (alone.is_empty(), empty.find(ask)) {
+        alone.sort_unstable();
+        match (alone.is_empty(), empty.find(ask)) {
             (false, _) => StartCondition::OneEnds(alone),
             (true, Ok(_)) => StartCondition::SeveralEnd,
             (true, Err(_)) => StartCondition::OthersLeave,
-        })
+        }
     }
 }
 

@@ -313,6 +313,7 @@ impl World {
         let mut out = Vec::new();
         self.machine.apply(Time::from_ms(self.now), event, &mut out);
         prop_assert!(self.machine.is_conserved());
+        prop_assert!(self.machine.is_line_current(Time::from_ms(self.now)));
         if let Some(job) = submitted {
             self.waiting.push(job);
         }

@@ -8,6 +8,30 @@ use super::*;
 use crate::event::Event;
 use crate::job::JobAsk;
 
+impl Machine {
+    /// Is the line as it is where nothing is known of how it was before?
+    pub(in crate::machine) fn is_line_current(&self, now: Time) -> bool {
+        let (mut anew, mut news) = (self.clone(), Vec::new());
+        anew.line.shares.clear();
+        anew.line.shares_at = None;
+        anew.line.asked = None;
+        anew.line.patience_ends = Some(now);
+        anew.line.moved_from = Some(0);
+        anew.advance(now, &mut news);
+        let waiting = |user| {
+            let waiting = self.line.queue.iter().map(|id| self.jobs[id].ask.user);
+            waiting.filter(|own| *own == Some(user)).count()
+        };
+        let users = (0..9).map(UserId);
+        news.is_empty()
+            && anew.line.queue == self.line.queue
+            && anew.patience_ends() == self.patience_ends()
+            && users
+                .clone()
+                .all(|user| self.waiting_of(user) == waiting(user))
+    }
+}
+
 /// A job that asks so many MiB of one card.
 fn of(user: u32, priority: i32, mib: u32) -> JobAsk {
     JobAsk {
@@ -23,7 +47,7 @@ fn submit(machine: &mut Machine, at_ms: u64, job: u64, ask: JobAsk) {
 }
 
 fn line(machine: &Machine) -> Vec<u64> {
-    machine.queue.iter().map(|job| job.0).collect()
+    machine.line.queue.iter().map(|job| job.0).collect()
 }
 
 #[test]
@@ -110,7 +134,7 @@ fn what_would_start_a_job_is_said() {
     assert_eq!(when(&m, 5).as_deref(), Some(after));
     tell(&mut m, 3, Event::Left(JobId(4)));
     let ends = when(&m, 5);
-    assert_eq!(ends.as_deref(), Some("job 2 ends"), "{:?}", m.queue);
+    assert_eq!(ends.as_deref(), Some("job 2 ends"), "{:?}", m.line.queue);
     submit(
         &mut m,
         4,
@@ -192,15 +216,20 @@ proptest! {
         for (id, (user, priority, mib, at)) in (1..).zip(jobs) {
             submit(&mut m, at, id, of(user, priority, mib.min(60)));
             now = at;
+            prop_assert!(m.is_line_current(Time::from_ms(now)));
+            if mib % 3 == 0 {
+                tell(&mut m, now, Event::Left(JobId(id / 2 + 1)));
+                prop_assert!(m.is_line_current(Time::from_ms(now)));
+            }
         }
-        for pair in m.queue.windows(2) {
+        for pair in m.line.queue.windows(2) {
             let [first, second] = [pair[0], pair[1]].map(|id| &m.jobs[&id]);
             prop_assert!(first.ask.priority >= second.ask.priority);
             if first.ask.priority > second.ask.priority {
                 continue;
             }
-            let patient = |job: &super::super::job::Job| now < job.since.ms() + PATIENCE_MS;
-            let share = |job: &super::super::job::Job| m.share_of(job.ask.user.unwrap());
+            let patient = |job: &Job| now < job.since.ms() + PATIENCE_MS;
+            let share = |job: &Job| m.share_of(job.ask.user.unwrap());
             match (patient(first), patient(second)) {
                 (false, true) => {}
                 (true, false) => prop_assert!(false, "a patient one before an impatient one"),
