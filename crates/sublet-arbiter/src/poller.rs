@@ -1,6 +1,11 @@
 //! What the arbiter waits for: an epoll instance with a number for each descriptor. With a
 //! thousand processes to look after, a list that is handed to the kernel at every turn would
 //! cost more than all the rest.
+//!
+//! While the kernel looks whether a descriptor has news, it holds the file (`epi_fget` of
+//! `fs/eventpoll.c`, since Linux 6.9). Where another thread closes it in that moment, the file ends
+//! in the thread that waits here, with all that lies unread in it. So a descriptor is taken out
+//! before another thread may close it.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +32,7 @@ impl Poller {
         Ok(Poller { epoll, last: 0 })
     }
 
-    /// Waits for a descriptor from now on, until it is closed.
+    /// Waits for a descriptor until [`Poller::remove`].
     pub(crate) fn add(&mut self, source: impl AsFd, what: &str) -> Result<Key, ArbiterError> {
         self.last += 1;
         let data = epoll::EventData::new_u64(self.last);

@@ -145,8 +145,11 @@ impl Arbiter {
     }
 
     pub(super) fn drop_admin(&mut self, key: Key) {
-        self.sources.forget(key);
-        if let Some(job) = self.admins.0.remove(&key).and_then(|gone| gone.job) {
+        let Some(gone) = self.admins.0.remove(&key) else {
+            return;
+        };
+        self.sources.remove(key, &gone.socket);
+        if let Some(job) = gone.job {
             self.jobs.cut_line(job);
             self.root_is_gone(job);
         }

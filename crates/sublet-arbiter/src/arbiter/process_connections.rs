@@ -162,8 +162,8 @@ impl Arbiter {
     /// Closes a connection. A process that has a slot keeps it: it may have closed all its
     /// descriptors, as daemons do, and still have its memory.
     pub(super) fn drop_process_connection(&mut self, key: Key) {
-        self.sources.forget(key);
         if let Some(connection) = self.connections.0.remove(&key) {
+            self.sources.remove(key, &connection.socket);
             self.processes.remove_connection(connection.pid, key);
         }
     }

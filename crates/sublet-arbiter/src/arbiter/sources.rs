@@ -46,7 +46,7 @@ impl Sources {
         })
     }
 
-    /// Waits for a descriptor from now on, until it is closed. `what` names it in an error.
+    /// Waits for a descriptor until [`Sources::remove`]. `what` names it in an error.
     pub(super) fn add(
         &mut self,
         descriptor: impl AsFd,
@@ -63,14 +63,15 @@ impl Sources {
         self.by_key.get(&key).copied()
     }
 
-    /// Waits no more for a descriptor that stays open.
+    /// Waits no more for a descriptor, which is still open.
     pub(super) fn remove(&mut self, key: Key, descriptor: impl AsFd) {
+        self.unfinished.remove(&key);
         if self.by_key.remove(&key).is_some() {
             self.poller.remove(descriptor);
         }
     }
 
-    /// A descriptor is about to be closed.
+    /// This thread has closed a descriptor of its own, in which nobody can have put anything.
     pub(super) fn forget(&mut self, key: Key) {
         self.by_key.remove(&key);
         self.unfinished.remove(&key);

@@ -21,7 +21,7 @@ use sublet_arbiter::HostPlace;
 
 use crate::child::Process;
 use crate::containers::{card, container};
-use crate::world::World;
+use crate::world::{World, until};
 
 /// How long `close` of such a file would take: longer than a test takes.
 const LINGER: Duration = Duration::from_secs(20);
@@ -61,7 +61,10 @@ impl Lingering {
             // The kernel or the arbiter refused it, and this thread shall not wait for it either.
             rustix::net::sockopt::set_socket_linger(&self.file, None).unwrap();
         }
-        (self._reader, is_sent)
+        // If the arbiter is faster, this one is closed last, and this thread shall not wait for it.
+        let Lingering { file, _reader } = self;
+        std::thread::spawn(move || drop(file));
+        (_reader, is_sent)
     }
 }
 
@@ -197,7 +200,7 @@ fn a_file_that_lingers_stops_nobody_on_tenant_sock() {
     assert!(send(&socket, &hello, &files, empty));
     drop(files);
     let Lingering { file, _reader } = lingering;
-    drop(file);
+    std::thread::spawn(move || drop(file));
     assert_goes_on(&world, "all that a message can carry");
 }
 
@@ -245,6 +248,54 @@ fn a_file_that_lingers_stops_nobody_at_the_hosts_name() {
         kept.push(Lingering::new().send(&socket, b"who?", SendFlags::empty()));
         drop(socket);
         assert_goes_on(&world, "the name");
+    }
+}
+
+/// The arbiter's ends of connections at that socket, which are in this process.
+fn ends_at(socket: &Path) -> Vec<OwnedFd> {
+    let address = SocketAddrUnix::new(socket).unwrap();
+    let mut ends = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let number = entry.file_name().to_string_lossy().parse().unwrap();
+        // SAFETY: it was there just now, and whatever has the number now is only asked and copied.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        let name = rustix::net::getsockname(file).and_then(SocketAddrUnix::try_from);
+        let listens = rustix::net::sockopt::socket_acceptconn(file);
+        if name.as_ref() == Ok(&address) && listens == Ok(false) {
+            ends.push(file.try_clone_to_owned().unwrap());
+        }
+    }
+    ends
+}
+
+/// Does any epoll instance of this process wait for that file? The kernel names each by its inode.
+fn is_waited_for(file: &OwnedFd) -> bool {
+    let inode = format!(" ino:{:x} ", rustix::fs::fstat(file).unwrap().st_ino);
+    let instances = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let mut said = instances.map(|entry| std::fs::read_to_string(entry.path()));
+    said.any(|text| text.is_ok_and(|text| text.contains(&inode)))
+}
+
+/// While the kernel looks for news of a connection, it holds it for the thread that waits; whoever
+/// holds a file last closes it. So the arbiter's thread waits for none that others close. Here a
+/// second descriptor keeps it, as one does in any process that is started meanwhile.
+#[test]
+fn a_connection_that_is_closed_elsewhere_is_waited_for_no_more() {
+    if is_run_alone("a_connection_that_is_closed_elsewhere_is_waited_for_no_more") {
+        return;
+    }
+    let world = World::new(&[1024]);
+    for (kind, path) in [
+        (SocketType::SEQPACKET, world.socket()),
+        (SocketType::STREAM, world.folder.admin_socket()),
+    ] {
+        let socket = connect_to(kind, &path);
+        let ends = until(|| ends_at(&path), |ends| ends.len() == 1);
+        until(|| is_waited_for(&ends[0]), |is_so| *is_so);
+        // It loses its connection by that.
+        assert!(rustix::net::send(&socket, b"nonsense\n", SendFlags::NOSIGNAL).is_ok());
+        until(|| is_waited_for(&ends[0]), |is_so| !is_so);
+        until(|| ends_at(&path).len(), |n| *n == 1);
     }
 }
 
