@@ -10,6 +10,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::PidfdFlags;
+use rustix::time::ClockId;
 use sublet_share::{Pid, UserId};
 
 use crate::pages::LEDGER_NAME;
@@ -17,6 +18,9 @@ use crate::pages::LEDGER_NAME;
 /// `SO_PEERPIDFD` (Linux 6.5, include/uapi/asm-generic/socket.h); the `libc` crate has it
 /// only for some targets.
 const SO_PEERPIDFD: i32 = 77;
+
+/// The kernel's `USER_HZ` (include/asm-generic/param.h), which is the same on every machine.
+const TICKS_A_SECOND: u64 = 100;
 
 /// How many parents are looked at. Real trees are some twenty deep; a loop cannot be, but a
 /// tree of thousands would cost the arbiter time.
@@ -36,8 +40,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Who made that connection.
-    pub(crate) fn of(socket: impl AsFd) -> io::Result<Peer> {
+    /// The process that made a connection, which had come by then.
+    pub(crate) fn of(socket: impl AsFd, came: Moment) -> io::Result<Peer> {
         let credentials = raw_credentials(&socket)?;
         let Ok(raw) = u32::try_from(credentials.pid) else {
             return Err(out_of_sight());
@@ -47,10 +51,11 @@ impl Peer {
         };
         let pidfd = match peer_pidfd(&socket) {
             Ok(pidfd) => pidfd,
-            // An older kernel. Its number may have been used again since, but only by a
-            // process whose parents then decide.
+            // An older kernel.
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
-                rustix::process::pidfd_open(pid, PidfdFlags::empty())?
+                let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+                has_begun_by(Pid(raw), &pidfd, came)?;
+                pidfd
             }
             Err(error) => return Err(error),
         };
@@ -59,6 +64,37 @@ impl Peer {
             user: UserId(credentials.uid),
             pidfd,
         })
+    }
+}
+
+/// A moment, in the clock and the ticks in which `/proc` says when a process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    pub(crate) fn now() -> Moment {
+        let now = rustix::time::clock_gettime(ClockId::Boottime);
+        let [seconds, nanoseconds] =
+            [now.tv_sec, now.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
+        Moment(seconds * TICKS_A_SECOND + nanoseconds * TICKS_A_SECOND / 1_000_000_000)
+    }
+}
+
+/// Checks that the process of a pidfd, which was opened by its number, is the one that had that
+/// number when the connection was accepted: one that took it since then has begun since then. The
+/// kernel does not say when a connection was made.
+fn has_begun_by(pid: Pid, pidfd: &OwnedFd, came: Moment) -> io::Result<()> {
+    let gone = || {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            "the process that connected is gone",
+        )
+    };
+    let began = stat(pid).ok_or_else(gone)?.began;
+    // It lives after the look at its number: the number was its own.
+    match Moment(began) > came || is_gone(pidfd) {
+        true => Err(gone()),
+        false => Ok(()),
     }
 }
 
@@ -329,7 +365,7 @@ mod tests {
     #[test]
     fn a_peer_is_who_the_kernel_says() {
         let (here, _there) = UnixStream::pair().unwrap();
-        let peer = Peer::of(&here).unwrap();
+        let peer = Peer::of(&here, Moment::now()).unwrap();
         assert_eq!(peer.pid, Pid(std::process::id()));
         assert!(!is_gone(&peer.pidfd));
         let ancestors = ancestors(peer.pid).unwrap();
@@ -341,6 +377,22 @@ mod tests {
         assert!(!share_container(Pid(u32::MAX), Pid(u32::MAX)));
         assert_eq!(name(Pid(u32::MAX)), "");
         assert_eq!(super::ancestors(Pid(u32::MAX)), None);
+    }
+
+    #[test]
+    fn who_began_after_a_connection_came_did_not_make_it() {
+        let own = Pid(std::process::id());
+        let pidfd = open(own).unwrap();
+        let began = stat(own).unwrap().began;
+        assert!(Moment(began) <= Moment::now());
+        assert!(has_begun_by(own, &pidfd, Moment::now()).is_ok());
+        assert!(has_begun_by(own, &pidfd, Moment(began)).is_ok());
+        // It took the number after the connection had come.
+        assert!(has_begun_by(own, &pidfd, Moment(began - 1)).is_err());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pidfd = open(Pid(child.id())).unwrap();
+        child.wait().unwrap();
+        assert!(has_begun_by(own, &pidfd, Moment::now()).is_err());
     }
 
     #[test]

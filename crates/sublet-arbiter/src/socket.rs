@@ -26,7 +26,7 @@ use sublet_abi::message::MESSAGE_BYTES_MAX;
 use crate::closers::{Closers, Owner};
 use crate::error::{ArbiterError, at};
 use crate::pages::is_ledger;
-use crate::peer;
+use crate::peer::{self, Moment, Peer};
 
 /// How many descriptors of one message are looked at: one is good, and two are too many.
 const DESCRIPTORS_MAX: usize = 2;
@@ -47,9 +47,9 @@ pub(crate) struct Listener {
     owner: Option<Owner>,
 }
 
-/// A connection to a tenant.
+/// A connection to a tenant, and when it had come at the latest.
 #[derive(Debug)]
-pub(crate) struct Connection(Guarded);
+pub(crate) struct Connection(Guarded, Moment);
 
 /// A socket in which files of others may lie.
 #[derive(Debug)]
@@ -207,12 +207,15 @@ fn accept(
 ) -> rustix::io::Result<Option<Connection>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match rustix::net::accept_with(listener, flags) {
-        Ok(socket) => Ok(Some(Connection(Guarded {
-            owner: owner.unwrap_or_else(|| Owner::User(peer::user(&socket))),
-            socket: Some(socket),
-            holds_none,
-            closers: closers.clone(),
-        }))),
+        Ok(socket) => {
+            let guarded = Guarded {
+                owner: owner.unwrap_or_else(|| Owner::User(peer::user(&socket))),
+                socket: Some(socket),
+                holds_none,
+                closers: closers.clone(),
+            };
+            Ok(Some(Connection(guarded, Moment::now())))
+        }
         // Gone again, or none at all.
         Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => Ok(None),
         // The kernel looks for a descriptor before it looks for a connection.
@@ -273,6 +276,11 @@ impl Connection {
     /// Whose it is.
     pub(crate) fn owner(&self) -> Owner {
         self.0.owner
+    }
+
+    /// The process at its other end.
+    pub(crate) fn peer(&self) -> io::Result<Peer> {
+        Peer::of(self, self.1)
     }
 
     /// True if so much of its owner's waits to be closed that nothing of it may be read.

@@ -109,8 +109,8 @@ impl Arbiter {
         if self.admins.jobless().count() >= jobless_max() {
             self.make_room();
         }
-        let peer = match Peer::of(&socket) {
-            Err(_) if self.make_room() => Peer::of(&socket),
+        let peer = match socket.peer() {
+            Err(_) if self.make_room() => socket.peer(),
             first => first,
         };
         let Ok(peer) = peer else {

@@ -15,7 +15,6 @@ use super::listeners::{ACCEPTS_A_TURN, Door};
 use super::sources::Source;
 use super::{Arbiter, now_ms};
 use crate::closers::oldest_of_most;
-use crate::peer::Peer;
 use crate::poller::Key;
 use crate::socket::{self, Connection, Received};
 
@@ -97,7 +96,7 @@ impl Arbiter {
             self.counters.sent_away += 1;
             return;
         }
-        let peer = match Peer::of(&socket) {
+        let peer = match socket.peer() {
             Ok(peer) => peer,
             Err(error) => {
                 // Without descriptors it is the arbiter's trouble, not the process's.

@@ -11,13 +11,13 @@ use sublet_share::{JobId, UserId};
 fn pair(kind: SocketType) -> (Connection, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (own, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-    let connection = Connection(Guarded {
+    let guarded = Guarded {
         socket: Some(own),
         owner: Owner::User(UserId(1)),
         holds_none: false,
         closers: Closers::default(),
-    });
-    (connection, other)
+    };
+    (Connection(guarded, Moment::now()), other)
 }
 
 fn null() -> OwnedFd {
