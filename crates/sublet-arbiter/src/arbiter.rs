@@ -26,6 +26,7 @@ mod processes;
 mod readings;
 mod recorded;
 mod resume;
+mod returning;
 mod sources;
 mod status;
 mod turns;

@@ -13,10 +13,10 @@ use sublet_share::{Event, JobId, LedgerUse, Pid, Reading, SlotUse};
 use tracing::warn;
 
 use super::Arbiter;
+use super::returning::Returning;
 use crate::gauge::Figures;
 use crate::gpu::{CardReading, Sampler};
 use crate::job_pages::SlotCard;
-use crate::peer;
 
 /// How long the driver may take before somebody should know.
 const DRIVER_LATE_MS: u64 = 5_000;
@@ -47,6 +47,8 @@ pub(super) struct DriverReadings {
     /// The slots when the driver was asked.
     slots_before: Slots,
     asked_ms: u64,
+    /// Knows who may come back after a restart.
+    returning: Returning,
 }
 
 impl DriverReadings {
@@ -63,6 +65,7 @@ impl DriverReadings {
             figures,
             slots_before: Slots::new(),
             asked_ms: now,
+            returning: Returning::default(),
         }
     }
 
@@ -255,14 +258,16 @@ impl Arbiter {
 
     /// After a restart: who is on a card without a slot, and has a ledger of before open, with
     /// which it may come back. The others are strangers at once.
-    fn may_return(&self, cards: &[Option<Reading>]) -> BTreeSet<Pid> {
+    fn may_return(&mut self, cards: &[Option<Reading>]) -> BTreeSet<Pid> {
+        let returning = &mut self.readings.returning;
         if self.lifetime.is_settled() {
+            *returning = Returning::default();
             return BTreeSet::new();
         }
         let on_cards = cards.iter().flatten().flat_map(|card| &card.processes);
         let pids: BTreeSet<Pid> = on_cards.map(|(pid, _)| *pid).collect();
         pids.into_iter()
-            .filter(|pid| !self.processes.contains(*pid) && peer::may_hold_ledger(*pid))
+            .filter(|pid| !self.processes.contains(*pid) && returning.may(*pid))
             .collect()
     }
 }
