@@ -21,8 +21,7 @@ enum Part {
     /// twice, and no part of a gang stays.
     Plans,
     /// Hostile processes send anything to every socket of an arbiter, descriptors that never close
-    /// too; its thread never stands still, and whoever is honest gets every answer. Beyond some
-    /// 280,000 steps it fails today: a flood of connections makes an honest one wait too long.
+    /// too; its thread never stands still, and whoever is honest gets every answer.
     Hostile,
 }
 

@@ -2,7 +2,8 @@
 //! tells `sublet-share` what happened, and does what it says.
 //!
 //! What changes together is one struct in a file beside this one: `sources` (what is waited
-//! for), `listeners`, `admin_connections`, `process_connections`, `jobs`, `processes`,
+//! for), `listeners`, `admin_connections` (with `lobby`), `process_connections`, `crowd` (who makes
+//! room), `jobs`, `processes`,
 //! `readings` (of the driver), `turns`, `measured`, `mps`, `identity`,
 //! `lifetime`. What each kind of news means is in
 //! `admin_requests`, `job_request` and `recorded` (people), `hello` and `resume` (processes), `containers`
@@ -12,12 +13,14 @@ mod actions;
 mod admin_connections;
 mod admin_requests;
 mod containers;
+mod crowd;
 mod hello;
 mod identity;
 mod job_request;
 mod jobs;
 mod lifetime;
 mod listeners;
+mod lobby;
 mod measured;
 mod mps;
 mod options;
@@ -163,6 +166,7 @@ impl Arbiter {
             closers,
         };
         arbiter.open_sources()?;
+        arbiter.open_doors_of_before();
         arbiter.tend_mps();
         arbiter.identity.write();
         info!(folder = %arbiter.folder.path().display(), epoch = arbiter.identity.epoch(),
@@ -200,6 +204,7 @@ impl Arbiter {
     pub fn run(mut self) -> Result<(), ArbiterError> {
         while !self.lifetime.is_stopping() {
             let limit = self.wait_limit(now_ms());
+            self.admins.begin_turn();
             for key in self.sources.take_unfinished() {
                 self.serve(key);
             }
@@ -235,7 +240,7 @@ impl Arbiter {
         };
         match source {
             Source::AdminListener => self.accept_admins(),
-            Source::ProcessListener(container) => self.accept_processes(container),
+            Source::ProcessListener(door) => self.accept_processes(door),
             Source::AdminConnection => self.serve_admin(key),
             Source::ProcessConnection => self.serve_process_connection(key),
             Source::Process(pid) => self.process_is_gone(pid),
@@ -269,6 +274,7 @@ impl Arbiter {
         self.yield_to_root();
         self.hear_knocks_again();
         self.listen_again();
+        self.close_unused_doors();
         self.take_use();
         if !self.lifetime.is_settled() && self.machine.wake_at().is_none() {
             self.lifetime.settle();

@@ -10,7 +10,6 @@
 //! number back first. What waits for one holds its place, so whoever has much waiting here is
 //! listened to no longer ([`Closers::are_stuck`], [`Closers::are_crowded`]).
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,20 +53,6 @@ pub(crate) enum Owner {
     User(UserId),
     /// Several: what waits at such a socket has not been looked at.
     Anyone,
-}
-
-/// Of the owner that has most of these, the one with the lowest number, which is the oldest.
-pub(crate) fn oldest_of_most(owned: impl Iterator<Item = (Owner, u64)>) -> Option<u64> {
-    let mut owners: BTreeMap<Owner, (usize, u64)> = BTreeMap::new();
-    for (owner, number) in owned {
-        let (n, oldest) = owners.entry(owner).or_insert((0, number));
-        *n += 1;
-        *oldest = number.min(*oldest);
-    }
-    let most = owners
-        .into_values()
-        .max_by_key(|(n, oldest)| (*n, Reverse(*oldest)));
-    most.map(|(_, oldest)| oldest)
 }
 
 /// The threads, and what waits for them. All copies are the same one.
@@ -276,16 +261,6 @@ pub(crate) mod tests {
             assert!(begun.elapsed() < Duration::from_secs(20), "never so");
             std::thread::yield_now();
         }
-    }
-
-    #[test]
-    fn whoever_has_most_makes_room() {
-        let [one, two] = [1, 2].map(|user| Owner::User(UserId(user)));
-        let room = |owned: &[(Owner, u64)]| oldest_of_most(owned.iter().copied());
-        assert_eq!(room(&[]), None);
-        assert_eq!(room(&[(one, 1), (two, 2)]), Some(1));
-        assert_eq!(room(&[(one, 1), (two, 7), (two, 5)]), Some(5));
-        assert_eq!(room(&[(one, 3), (two, 1), (two, 5), (one, 2)]), Some(1));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sublet_model::MiB;
-use sublet_share::{Amount, JobId, JobView};
+use sublet_share::{Amount, JobId, JobView, UserId};
 use tracing::warn;
 
 use crate::admin::{Mode, Submit};
@@ -215,6 +215,12 @@ impl JobRecords {
     /// The record of a job of before that has not come back.
     pub(crate) fn before(&self, job: JobId) -> Option<&JobRecord> {
         self.before.get(&job)
+    }
+
+    /// The jobs of before that have not come back, and whose each is.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (JobId, UserId)> {
+        let before = self.before.iter();
+        before.map(|(job, record)| (*job, UserId(record.user)))
     }
 
     /// Is there a job of before that can still come back?

@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sublet_share::UserId;
+
 use crate::error::{ArbiterError, at};
 
 /// The name of the real cards' folder; a fake machine's is `fake-<hash>`.
@@ -82,6 +84,16 @@ impl Folder {
     #[must_use]
     pub fn lock_file(&self) -> PathBuf {
         self.path.join("arbiter.lock")
+    }
+
+    /// The folders of users who have jobs, if everybody is served.
+    pub(crate) fn users(&self) -> PathBuf {
+        self.path.join("users")
+    }
+
+    /// The folder with the socket of one user's processes, if everybody is served.
+    pub(crate) fn user(&self, user: UserId) -> PathBuf {
+        self.users().join(user.0.to_string())
     }
 
     /// A file for each job of `sublet run` that has its cards.
@@ -175,6 +187,7 @@ impl Folder {
         for socket in [self.admin_socket(), self.tenant_socket()] {
             let _ = fs::remove_file(socket);
         }
+        let _ = fs::remove_dir_all(self.users());
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -22,6 +22,7 @@ use rustix::net::{
     SocketType,
 };
 use sublet_abi::message::MESSAGE_BYTES_MAX;
+use sublet_share::UserId;
 
 use crate::closers::{Closers, Owner};
 use crate::error::{ArbiterError, at};
@@ -38,6 +39,17 @@ const BACKLOG: i32 = 4096;
 /// `SO_PASSRIGHTS` (Linux 6.16, include/uapi/asm-generic/socket.h), which the `libc` crate does not
 /// have.
 const SO_PASSRIGHTS: i32 = 83;
+
+/// The right to connect at a socket. Root always has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The arbiter's own user.
+    Own,
+    /// One user, who gets the socket's file; in a folder where that user can change nothing.
+    User(UserId),
+    /// Everybody who sees it.
+    Everybody,
+}
 
 /// A socket at which tenants connect.
 #[derive(Debug)]
@@ -101,7 +113,7 @@ impl Listener {
     pub(crate) fn open(
         path: &Path,
         kind: SocketType,
-        mode: u32,
+        access: Access,
         owner: Option<Owner>,
         closers: &Closers,
     ) -> Result<Listener, ArbiterError> {
@@ -118,7 +130,7 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
             .map_err(at("making a socket for", place()))?;
-        bind(&socket, path, &address, mode).map_err(at("binding", place()))?;
+        bind(&socket, path, &address, access).map_err(at("binding", place()))?;
         // Connections have it from the listener. Those of processes may bring a ledger.
         let holds_none = kind == SocketType::STREAM && refuse_descriptors(&socket);
         rustix::net::listen(&socket, BACKLOG).map_err(at("listening on", place()))?;
@@ -158,8 +170,11 @@ impl Listener {
 /// Gives a socket its place in the file system, and the mode there. To change the mode by the path
 /// would be to change whatever somebody has put there meanwhile, or what that points to: so it is
 /// done by a descriptor of what is there, which has to be a socket of ours.
-fn bind(socket: &OwnedFd, path: &Path, address: &SocketAddrUnix, mode: u32) -> io::Result<()> {
-    let mode = Mode::from_raw_mode(mode);
+fn bind(socket: &OwnedFd, path: &Path, address: &SocketAddrUnix, access: Access) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(match access {
+        Access::Own | Access::User(_) => 0o600,
+        Access::Everybody => 0o666,
+    });
     // Never more open than it is to be; the mask of this process may take some of it away.
     rustix::fs::fchmod(socket, mode)?;
     rustix::net::bind(socket, address)?;
@@ -172,7 +187,15 @@ fn bind(socket: &OwnedFd, path: &Path, address: &SocketAddrUnix, mode: u32) -> i
     }
     // The kernel changes no mode by such a descriptor itself, but by this name of it.
     let by_descriptor = format!("/proc/self/fd/{}", there.as_raw_fd());
-    Ok(rustix::fs::chmod(by_descriptor, mode)?)
+    rustix::fs::chmod(by_descriptor, mode)?;
+    match access {
+        Access::User(user) => {
+            let user = rustix::fs::Uid::from_raw(user.0);
+            let flags = AtFlags::EMPTY_PATH;
+            Ok(rustix::fs::chownat(there, c"", Some(user), None, flags)?)
+        }
+        Access::Own | Access::Everybody => Ok(()),
+    }
 }
 
 /// Has the kernel refuse messages that carry descriptors. False if it cannot.

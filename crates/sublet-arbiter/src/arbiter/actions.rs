@@ -12,7 +12,6 @@ use sublet_share::{Action, Event, Holding, JobId, JobRefusal, Pid};
 use tracing::{debug, info, warn};
 
 use super::admin_requests::refused;
-use super::process_connections::Progress;
 use super::status::mib;
 use super::{Arbiter, now_ms};
 use crate::admin::{Placed, PlacedGpu, Reply};
@@ -142,6 +141,7 @@ impl Arbiter {
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
         self.enter_turns(job, parts);
         self.record_job(job);
+        self.open_door(job);
         let placed = self.placed(job, parts);
         self.tell_job(job, &Reply::Placed(placed));
         None
@@ -170,7 +170,7 @@ impl Arbiter {
                 mps.placed(&job)
             }),
             compute: asked.map(|ask| ask.compute.to_string()),
-            dir: self.folder.path().display().to_string(),
+            dir: self.folder_of(asked.and_then(|ask| ask.user)),
         }
     }
 
@@ -236,9 +236,9 @@ impl Arbiter {
             let descriptors = [control.memory(), ledger.memory()];
             socket::send(&connection.socket, &message.encode(), &descriptors).is_ok()
         });
-        connection.progress = Progress::Welcome;
         // It has nothing more to bring.
         connection.socket.refuse_descriptors();
+        self.connections.welcome(key);
         debug!(%job, %pid, slot = slot.get(), again, sent, "process welcomed");
         if sent {
             self.counters.joined += 1;

@@ -2,8 +2,12 @@
 //! out. What they say is in `admin_requests`.
 //!
 //! Anybody of the arbiter's user can connect, a program inside a job too, and say nothing. So
-//! only a job's life line has a right to stay: of all others there are so many and no more, and
-//! the one that has been there longest goes when another comes.
+//! only a job's life line has a right to stay: of all others there are so many and no more, of each
+//! user and in all, and the one that has been there longest goes when another comes.
+//!
+//! The kernel keeps one line for all users who come. Whoever fills it keeps the others out of it, so
+//! it is emptied at once into a line for each user (`lobby`), which costs far less than to let
+//! somebody in; from these, each user in turn is let in.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -13,13 +17,16 @@ use rustix::process::Resource;
 use sublet_share::{JobId, Pid, UserId};
 use tracing::debug;
 
-use super::listeners::{ACCEPTS_A_TURN, Door};
+use super::crowd::Crowd;
+use super::listeners::Door;
+use super::lobby::{Lobby, send_back, turn_away};
 use super::sources::{Source, Sources};
 use super::{Arbiter, now_ms};
 use crate::admin::Reply;
-use crate::closers::oldest_of_most;
+use crate::closers::Owner;
 use crate::peer::Peer;
 use crate::poller::Key;
+use crate::runtime::Audience;
 use crate::socket::{Connection, Read};
 
 /// How many connections without a job there may be. Three hundred programs that start together
@@ -29,6 +36,21 @@ const JOBLESS_MAX: u64 = 1024;
 /// With few descriptors there may be fewer: one connection for so many of them. Each takes two, so
 /// three of four descriptors are left for jobs.
 const DESCRIPTORS_A_JOBLESS: u64 = 8;
+
+/// One user may have one of so many of these connections.
+const JOBLESS_A_USER: usize = 2;
+
+/// The number of connections taken from the kernel's line in one turn if several users come: some
+/// milliseconds of work.
+const ACCEPTS_A_TURN: usize = 1024;
+
+/// The number of one user's let in in one turn: so long another user waits. If only one user comes,
+/// all others stay in the kernel's line, in which nobody's place is lost.
+const LET_IN_A_TURN: usize = 64;
+
+/// The number of one user's requests taken in one turn: to say all that there is to see takes a
+/// millisecond where hundreds of jobs wait, and meanwhile nobody else is served.
+const REQUESTS_A_USER: usize = 32;
 
 /// How long a connection may be there before its first request.
 const SILENT_MS_MAX: u64 = 2_000;
@@ -55,10 +77,10 @@ pub(super) struct AdminConnection {
     /// The other side writes no more.
     has_ended: bool,
     /// The job whose life line this is.
-    pub(super) job: Option<JobId>,
+    job: Option<JobId>,
     /// Waits to be read, and to be written.
     interest: (bool, bool),
-    pub(super) watch: Option<Watch>,
+    watch: Option<Watch>,
     /// It has asked something.
     pub(super) has_asked: bool,
     since_ms: u64,
@@ -67,8 +89,8 @@ pub(super) struct AdminConnection {
 /// How often to send a snapshot, and when next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watch {
-    pub(super) interval_ms: u64,
-    pub(super) next_ms: u64,
+    interval_ms: u64,
+    next_ms: u64,
 }
 
 /// A line of a connection's input.
@@ -80,24 +102,58 @@ pub(super) enum Line {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct AdminConnections(BTreeMap<Key, AdminConnection>);
+pub(super) struct AdminConnections {
+    all: BTreeMap<Key, AdminConnection>,
+    /// All without a job: they make room.
+    quiet: Crowd,
+    /// The same, of those that watch: who makes room where nobody else can.
+    watching: Crowd,
+    /// All that came and were not let in yet.
+    lobby: Lobby,
+    /// Counts the requests of each user that were taken in this turn.
+    taken: BTreeMap<Owner, usize>,
+}
 
 impl Arbiter {
     pub(super) fn accept_admins(&mut self) {
-        for _ in 0..ACCEPTS_A_TURN {
-            if self.pauses(Door::Admin) {
-                return;
-            }
+        if self.pauses(Door::Admin) {
+            return;
+        }
+        let are_several = self.listeners.audience() == Audience::Everybody;
+        let most = if are_several {
+            ACCEPTS_A_TURN
+        } else {
+            LET_IN_A_TURN
+        };
+        for _ in 0..most {
             match self.listeners.admin.accept() {
+                Ok(Some(socket)) if are_several => {
+                    if let Err(socket) = self.admins.lobby.enter(socket) {
+                        send_back(&socket);
+                    }
+                }
                 Ok(Some(socket)) => self.add_admin(socket),
-                Ok(None) => return,
+                Ok(None) => break,
                 // No descriptors left: somebody must go before somebody can come.
                 Err(error) if self.make_room() => debug!(%error, "a command made room"),
                 Err(error) => {
                     debug!(%error, "a command cannot be let in");
-                    return self.shed(Door::Admin, turn_away);
+                    self.shed(Door::Admin, turn_away);
+                    break;
                 }
             }
+        }
+        self.let_admins_in();
+    }
+
+    /// Lets in some of each user's.
+    fn let_admins_in(&mut self) {
+        for socket in self.admins.lobby.take(LET_IN_A_TURN) {
+            self.add_admin(socket);
+        }
+        if !self.admins.lobby.is_empty() {
+            let key = self.listeners.admin_key();
+            self.sources.serve_again(key);
         }
     }
 
@@ -106,7 +162,11 @@ impl Arbiter {
         if socket.is_stuck() {
             return turn_away(&socket);
         }
-        if self.admins.jobless().count() >= jobless_max() {
+        let most = jobless_max();
+        if self.admins.jobless_of(socket.owner()) >= most.div_ceil(JOBLESS_A_USER) {
+            let oldest = self.admins.most_dispensable_of(socket.owner());
+            oldest.into_iter().for_each(|key| self.drop_admin(key));
+        } else if self.admins.jobless() >= most {
             self.make_room();
         }
         let peer = match socket.peer() {
@@ -120,9 +180,7 @@ impl Arbiter {
         let Ok(key) = self.sources.add(&socket, what, Source::AdminConnection) else {
             return turn_away(&socket);
         };
-        self.admins
-            .0
-            .insert(key, AdminConnection::new(socket, peer));
+        self.admins.insert(key, AdminConnection::new(socket, peer));
         // The request is usually there already.
         self.serve_admin(key);
     }
@@ -145,7 +203,7 @@ impl Arbiter {
     }
 
     pub(super) fn drop_admin(&mut self, key: Key) {
-        let Some(gone) = self.admins.0.remove(&key) else {
+        let Some(gone) = self.admins.remove(key) else {
             return;
         };
         self.sources.remove(key, &gone.socket);
@@ -157,43 +215,102 @@ impl Arbiter {
 }
 
 impl AdminConnections {
+    /// True if nobody is here, or about to be.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty() && self.lobby.is_empty()
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut AdminConnection> {
-        self.0.get_mut(&key)
+        self.all.get_mut(&key)
     }
 
-    fn jobless(&self) -> impl Iterator<Item = (Key, &AdminConnection)> {
-        let all = self.0.iter().map(|(key, one)| (*key, one));
-        all.filter(|(_, one)| one.job.is_none())
+    /// A turn begins, in which each user may ask again.
+    pub(super) fn begin_turn(&mut self) {
+        self.taken.clear();
+    }
+
+    /// May one more request of a connection be taken in this turn? It then is.
+    pub(super) fn may_take(&mut self, key: Key) -> bool {
+        let Some(connection) = self.all.get(&key) else {
+            return false;
+        };
+        let taken = self.taken.entry(connection.socket.owner()).or_default();
+        *taken += 1;
+        *taken <= REQUESTS_A_USER
+    }
+
+    fn insert(&mut self, key: Key, connection: AdminConnection) {
+        self.quiet.insert(connection.socket.owner(), key);
+        self.all.insert(key, connection);
+    }
+
+    fn remove(&mut self, key: Key) -> Option<AdminConnection> {
+        let gone = self.all.remove(&key)?;
+        let owner = gone.socket.owner();
+        self.quiet.remove(owner, key);
+        self.watching.remove(owner, key);
+        Some(gone)
+    }
+
+    /// It is a job's life line from now on, which nobody asks to make room.
+    pub(super) fn set_job(&mut self, key: Key, job: JobId) {
+        self.change(key, |connection| connection.job = Some(job));
+    }
+
+    /// It gets a snapshot from now on, again and again.
+    pub(super) fn set_watch(&mut self, key: Key, watch: Watch) {
+        self.change(key, |connection| connection.watch = Some(watch));
+    }
+
+    /// Changes one, and with it who makes room.
+    fn change(&mut self, key: Key, how: impl FnOnce(&mut AdminConnection)) {
+        let Some(connection) = self.all.get_mut(&key) else {
+            return;
+        };
+        how(connection);
+        let owner = connection.socket.owner();
+        self.quiet.remove(owner, key);
+        self.watching.remove(owner, key);
+        match (connection.job, connection.watch) {
+            (Some(_), _) => {}
+            (None, Some(_)) => self.watching.insert(owner, key),
+            (None, None) => self.quiet.insert(owner, key),
+        }
+    }
+
+    fn jobless(&self) -> usize {
+        self.quiet.len() + self.watching.len()
+    }
+
+    fn jobless_of(&self, owner: Owner) -> usize {
+        self.quiet.len_of(owner) + self.watching.len_of(owner)
     }
 
     /// Of those without a job, of the user that has most of them, the one that has been there
     /// longest; one that watches only if there is no other.
     fn most_dispensable(&self) -> Option<Key> {
-        let owned = |watches: bool| {
-            let meant = self
-                .jobless()
-                .filter(move |(_, one)| one.watch.is_some() == watches);
-            oldest_of_most(meant.map(|(key, one)| (one.socket.owner(), key)))
-        };
-        owned(false).or_else(|| owned(true))
+        let quiet = self.quiet.oldest_of_most();
+        quiet.or_else(|| self.watching.oldest_of_most())
+    }
+
+    /// The same of one user's.
+    fn most_dispensable_of(&self, owner: Owner) -> Option<Key> {
+        let quiet = self.quiet.oldest_of(owner);
+        quiet.or_else(|| self.watching.oldest_of(owner))
     }
 
     fn silent(&self, now: u64) -> Vec<Key> {
         let is_silent = |one: &AdminConnection| {
             !one.has_asked && now.saturating_sub(one.since_ms) > SILENT_MS_MAX
         };
-        let silent = self.0.iter().filter(|(_, one)| is_silent(one));
+        let silent = self.all.iter().filter(|(_, one)| is_silent(one));
         silent.map(|(key, _)| *key).collect()
     }
 
     /// Those that are to get a snapshot now. Who still has the last one to read gets no other.
     pub(super) fn take_due_watches(&mut self, now: u64) -> Vec<Key> {
         let mut due = Vec::new();
-        for (key, connection) in &mut self.0 {
+        for (key, connection) in &mut self.all {
             if let Some(watch) = &mut connection.watch
                 && watch.next_ms <= now
                 && connection.output.is_empty()
@@ -207,7 +324,7 @@ impl AdminConnections {
 
     /// Says something on a connection, or gives it up if it does not read.
     pub(super) fn tell(&mut self, sources: &mut Sources, key: Key, news: &Reply) {
-        let Some(connection) = self.0.get_mut(&key) else {
+        let Some(connection) = self.all.get_mut(&key) else {
             return;
         };
         let Ok(line) = serde_json::to_vec(news) else {
@@ -229,7 +346,7 @@ impl AdminConnections {
 
     /// Writes what the other side takes now.
     pub(super) fn flush(&mut self, sources: &Sources, key: Key) {
-        if let Some(connection) = self.0.get_mut(&key) {
+        if let Some(connection) = self.all.get_mut(&key) {
             connection.write();
             let write = !connection.output.is_empty();
             // Who is not read any more must not wake the arbiter by writing.
@@ -243,11 +360,11 @@ impl AdminConnections {
 
     /// Closes a connection when everything is written.
     pub(super) fn close(&mut self, sources: &mut Sources, key: Key) {
-        if let Some(connection) = self.0.get_mut(&key) {
+        self.change(key, |connection| {
             connection.is_closing = true;
             connection.job = None;
-            sources.serve_again(key);
-        }
+        });
+        sources.serve_again(key);
     }
 }
 
@@ -258,17 +375,13 @@ fn jobless_max() -> usize {
     usize::try_from(most.clamp(1, JOBLESS_MAX)).unwrap_or(usize::MAX)
 }
 
-/// Says why, to one that cannot be let in.
-fn turn_away(socket: &Connection) {
-    let refused = Reply::Refused {
-        reason: "the arbiter has no room for one more connection: every one is a job's".to_owned(),
-        is_final: false,
-        hint: None,
-    };
-    if let Ok(mut line) = serde_json::to_vec(&refused) {
-        line.push(b'\n');
-        // Who does not read it, learns it from the closed connection.
-        let _ = rustix::net::send(socket, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+impl Watch {
+    /// One that has just begun, and has got its first snapshot.
+    pub(super) fn begun(interval_ms: u64) -> Watch {
+        Watch {
+            interval_ms,
+            next_ms: now_ms().saturating_add(interval_ms),
+        }
     }
 }
 

@@ -4,11 +4,11 @@
 
 use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
+use super::Arbiter;
 use super::admin_connections::{Line, Watch};
 use super::job_request::{ask_of, is_operator};
 use super::jobs::Root;
 use super::sources::Source;
-use super::{Arbiter, now_ms};
 use crate::admin::{PROTOCOL, Reply, Request, Submit, parse_amount, parse_compute, parse_size};
 use crate::job_pages::JobPages;
 use crate::peer;
@@ -35,6 +35,13 @@ impl Arbiter {
         };
         connection.read();
         for _ in 0..REQUESTS_A_TURN {
+            let Some(connection) = self.admins.get_mut(key) else {
+                return;
+            };
+            if connection.has_request() && !self.admins.may_take(key) {
+                self.sources.pass_over(key);
+                break;
+            }
             let Some(connection) = self.admins.get_mut(key) else {
                 return;
             };
@@ -78,16 +85,13 @@ impl Arbiter {
         if let Some(reply) = self.read(&request) {
             return self.tell(key, &reply);
         }
-        let Some(connection) = self.admins.get_mut(key) else {
-            return;
-        };
         match request {
             Request::Watch { interval_ms } => {
-                connection.watch = Some(Watch {
-                    interval_ms: interval_ms.max(WATCH_MS_MIN),
-                    next_ms: now_ms(),
-                });
-                self.send_watches(now_ms());
+                let interval_ms = interval_ms.max(WATCH_MS_MIN);
+                self.admins.set_watch(key, Watch::begun(interval_ms));
+                if let Some(first) = self.read(&Request::List) {
+                    self.tell(key, &first);
+                }
             }
             // What follows changes something.
             _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
@@ -257,9 +261,7 @@ impl Arbiter {
             self.refuse_line(key, &format!("there is a job {job} already"));
             return false;
         }
-        if let Some(connection) = self.admins.get_mut(key) {
-            connection.job = Some(job);
-        }
+        self.admins.set_job(key, job);
         true
     }
 

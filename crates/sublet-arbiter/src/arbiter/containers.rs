@@ -18,12 +18,13 @@ use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise}
 
 use super::admin_requests::NO_NUMBER_LEFT;
 use super::jobs::Root;
+use super::listeners::Door;
 use super::sources::Source;
 use super::{Arbiter, now_ms};
 use crate::admin::{Reply, Request, Snapshot};
 use crate::closers::Owner;
 use crate::job_pages::JobPages;
-use crate::socket::Listener;
+use crate::socket::{Access, Listener};
 
 /// How long a question waits for its answer, which takes a millisecond: the runtime cuts off who
 /// makes it wait for 2 s.
@@ -340,9 +341,9 @@ impl Arbiter {
         let path = container.dir.join("tenant.sock");
         // The container's processes have any user; the folder is in their container alone.
         let (kind, owner) = (SocketType::SEQPACKET, Some(Owner::Job(job)));
-        let listener = Listener::open(&path, kind, 0o666, owner, &self.closers);
+        let listener = Listener::open(&path, kind, Access::Everybody, owner, &self.closers);
         let listener = listener.map_err(|error| error.to_string())?;
-        let source = Source::ProcessListener(Some(job));
+        let source = Source::ProcessListener(Door::Container(job));
         let key = self.sources.add(&listener, "a container's socket", source);
         let key = key.map_err(|error| error.to_string())?;
         let largest = parts.iter().map(|part| part.limit.memory).max();

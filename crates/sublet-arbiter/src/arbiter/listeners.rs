@@ -1,30 +1,53 @@
-//! The two sockets at which everybody may connect, and the descriptor in reserve that turns
-//! somebody away where no other is left.
+//! The sockets of the arbiter's folder, and the descriptor in reserve that turns somebody away where
+//! no other is left.
+//!
+//! If everybody is served, each user who has jobs also has a socket of their own, as each container
+//! has: the processes below a `sublet run` connect there, and what another user sends, or how often
+//! another connects, is nothing to them. A process of a job that has become another user's cannot
+//! come in there, and finds beside it the way to the socket that all share.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use rustix::net::SocketType;
-use sublet_share::JobId;
+use sublet_share::{JobId, UserId};
+use tracing::warn;
 
 use super::Arbiter;
 use super::jobs::Root;
 use super::sources::{Source, Sources};
-use crate::closers::Closers;
-use crate::error::ArbiterError;
+use crate::closers::{Closers, Owner};
+use crate::error::{ArbiterError, at};
 use crate::poller::Key;
 use crate::runtime::{Audience, Folder};
-use crate::socket::{Connection, Listener, Spare};
+use crate::socket::{Access, Connection, Listener, Spare};
 
-/// How many connections are accepted in one turn.
-pub(super) const ACCEPTS_A_TURN: usize = 64;
+/// The link beside a user's own socket, to the one that all share. The interposer knows this name, too.
+const OTHERS: &str = "others.sock";
 
 /// A socket at which somebody comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     /// `admin.sock`.
     Admin,
-    /// `tenant.sock` of a container, or of everybody below a `sublet run`.
-    Processes(Option<JobId>),
+    /// `tenant.sock`, for processes below a `sublet run`.
+    Tenants,
+    /// The same, for those of one user where everybody is served.
+    User(UserId),
+    /// A container's.
+    Container(JobId),
+}
+
+/// The socket of one user's processes.
+#[derive(Debug)]
+struct UserDoor {
+    listener: Listener,
+    key: Key,
+    /// The user's jobs for which it is there.
+    jobs: BTreeSet<JobId>,
 }
 
 /// The sockets of the arbiter's folder.
@@ -33,9 +56,12 @@ pub(super) struct Listeners {
     /// For people's commands: `admin.sock`.
     pub(super) admin: Listener,
     admin_key: Key,
-    /// For processes below a `sublet run`: `tenant.sock`. Containers have sockets of their own.
-    pub(super) processes: Listener,
+    /// For processes below a `sublet run`: `tenant.sock`.
+    processes: Listener,
     processes_key: Key,
+    /// The sockets of single users.
+    users: BTreeMap<UserId, UserDoor>,
+    audience: Audience,
     pub(super) spare: Spare,
     /// Those at which nobody is let in before the next tick.
     paused: Vec<Door>,
@@ -48,24 +74,36 @@ impl Listeners {
         sources: &mut Sources,
         closers: &Closers,
     ) -> Result<Listeners, ArbiterError> {
-        let mode = match audience {
-            Audience::Owner => 0o600,
-            Audience::Everybody => 0o666,
+        let access = match audience {
+            Audience::Owner => Access::Own,
+            Audience::Everybody => Access::Everybody,
         };
-        let open = |path: PathBuf, kind| Listener::open(&path, kind, mode, None, closers);
+        let open = |path: PathBuf, kind| Listener::open(&path, kind, access, None, closers);
         let admin = open(folder.admin_socket(), SocketType::STREAM)?;
         let processes = open(folder.tenant_socket(), SocketType::SEQPACKET)?;
         let admin_key = sources.add(&admin, "admin.sock", Source::AdminListener)?;
-        let source = Source::ProcessListener(None);
+        let source = Source::ProcessListener(Door::Tenants);
         let processes_key = sources.add(&processes, "tenant.sock", source)?;
         Ok(Listeners {
             admin,
             admin_key,
             processes,
             processes_key,
+            users: BTreeMap::new(),
+            audience,
             spare: Spare::new(),
             paused: Vec::new(),
         })
+    }
+
+    /// The one for people's commands among what is waited for.
+    pub(super) fn admin_key(&self) -> Key {
+        self.admin_key
+    }
+
+    /// The users who can come to them.
+    pub(super) fn audience(&self) -> Audience {
+        self.audience
     }
 }
 
@@ -74,10 +112,12 @@ impl Arbiter {
     pub(super) fn listener(&self, door: Door) -> Option<(&Listener, Key)> {
         match door {
             Door::Admin => Some((&self.listeners.admin, self.listeners.admin_key)),
-            Door::Processes(None) => {
-                Some((&self.listeners.processes, self.listeners.processes_key))
+            Door::Tenants => Some((&self.listeners.processes, self.listeners.processes_key)),
+            Door::User(user) => {
+                let door = self.listeners.users.get(&user)?;
+                Some((&door.listener, door.key))
             }
-            Door::Processes(Some(job)) => match self.jobs.root(job) {
+            Door::Container(job) => match self.jobs.root(job) {
                 Some(Root::Container { listener, key, .. }) => Some((listener, *key)),
                 _ => None,
             },
@@ -114,5 +154,86 @@ impl Arbiter {
                 self.sources.set_interest(listener, key, true, false);
             }
         }
+    }
+
+    /// Has the socket of its user's processes ready for a job that has its cards.
+    pub(super) fn open_door(&mut self, job: JobId) {
+        let user = self.machine.job(job).and_then(|job| job.ask.user);
+        if let Some(user) = user {
+            self.open_door_of(user, job);
+        }
+    }
+
+    /// After a restart: the programs of those who had jobs look for the socket that they knew.
+    pub(super) fn open_doors_of_before(&mut self) {
+        let before: Vec<(JobId, UserId)> = self.records.users().collect();
+        for (job, user) in before {
+            self.open_door_of(user, job);
+        }
+    }
+
+    /// Opens it, unless that fails, as it does without root: then they come by the one that all share.
+    fn open_door_of(&mut self, user: UserId, job: JobId) {
+        if self.listeners.audience == Audience::Owner {
+            return;
+        }
+        if !self.listeners.users.contains_key(&user) {
+            match self.new_door(user) {
+                Ok(door) => drop(self.listeners.users.insert(user, door)),
+                Err(error) => return warn!(%user, %error, "no socket for the user alone"),
+            }
+        }
+        if let Some(door) = self.listeners.users.get_mut(&user) {
+            door.jobs.insert(job);
+        }
+    }
+
+    fn new_door(&mut self, user: UserId) -> Result<UserDoor, ArbiterError> {
+        let folder = self.folder.user(user);
+        let make = || {
+            fs::create_dir_all(&folder)?;
+            for folder in [&self.folder.users(), &folder] {
+                fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+            }
+            match symlink(self.folder.tenant_socket(), folder.join(OTHERS)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => Ok(()),
+            }
+        };
+        make().map_err(at("making", folder.display()))?;
+        let (kind, owner) = (SocketType::SEQPACKET, Some(Owner::User(user)));
+        let (path, access) = (folder.join("tenant.sock"), Access::User(user));
+        let listener = Listener::open(&path, kind, access, owner, &self.closers)?;
+        let source = Source::ProcessListener(Door::User(user));
+        let key = self.sources.add(&listener, "a user's socket", source)?;
+        Ok(UserDoor {
+            listener,
+            key,
+            jobs: BTreeSet::new(),
+        })
+    }
+
+    /// A tick: with a user's last job the socket goes. (Not with each at once: one who has a job for
+    /// a moment, again and again, would have all this made each time.)
+    pub(super) fn close_unused_doors(&mut self) {
+        if !self.lifetime.is_settled() {
+            return;
+        }
+        let jobs = &self.jobs;
+        let doors = &mut self.listeners.users;
+        for door in doors.values_mut() {
+            door.jobs.retain(|job| jobs.root(*job).is_some());
+        }
+        for (user, door) in doors.extract_if(.., |_, door| door.jobs.is_empty()) {
+            self.sources.remove(door.key, &door.listener);
+            let _ = fs::remove_dir_all(self.folder.user(user));
+        }
+    }
+
+    /// The folder in which the processes of a user's jobs find their socket.
+    pub(super) fn folder_of(&self, user: Option<UserId>) -> String {
+        let own = user.filter(|user| self.listeners.users.contains_key(user));
+        let folder = own.map_or(self.folder.path().to_owned(), |user| self.folder.user(user));
+        folder.display().to_string()
     }
 }

@@ -2,7 +2,7 @@
 //! What a hello means is in `hello`. Whatever they send, the worst that happens is that their own
 //! connection is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -11,16 +11,23 @@ use sublet_abi::{ArbiterMessage, Hello, OLDEST, ProcessMessage};
 use sublet_share::{JobId, Pid};
 use tracing::debug;
 
-use super::listeners::{ACCEPTS_A_TURN, Door};
+use super::crowd::Crowd;
+use super::listeners::Door;
 use super::sources::Source;
 use super::{Arbiter, now_ms};
-use crate::closers::oldest_of_most;
+use crate::closers::Owner;
 use crate::poller::Key;
 use crate::socket::{self, Connection, Received};
 
 /// How many connections of processes without a slot there may be at one time. Three hundred
 /// programs that start together are all among them for a moment.
 const SLOTLESS_MAX: usize = 1024;
+
+/// The most of one user, or of one container.
+const SLOTLESS_AN_OWNER: usize = SLOTLESS_MAX / 2;
+
+/// The number of connections accepted at one socket in one turn.
+const ACCEPTS_A_TURN: usize = 64;
 
 /// How many of one process: one for each of its libraries, and one to spare.
 const PER_PROCESS_MAX: usize = 4;
@@ -64,12 +71,20 @@ pub(super) struct ProcessConnection {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct ProcessConnections(BTreeMap<Key, ProcessConnection>);
+pub(super) struct ProcessConnections {
+    all: BTreeMap<Key, ProcessConnection>,
+    by_pid: BTreeMap<Pid, BTreeSet<Key>>,
+    /// All without a slot: they make room.
+    slotless: Crowd,
+}
 
 impl Arbiter {
-    pub(super) fn accept_processes(&mut self, container: Option<JobId>) {
+    pub(super) fn accept_processes(&mut self, door: Door) {
+        let container = match door {
+            Door::Container(job) => Some(job),
+            _ => None,
+        };
         for _ in 0..ACCEPTS_A_TURN {
-            let door = Door::Processes(container);
             if self.pauses(door) {
                 return;
             }
@@ -83,7 +98,10 @@ impl Arbiter {
                 Err(error) => {
                     debug!(%error, "a process cannot be let in");
                     self.shed(door, |_| {});
-                    self.drop_oldest_slotless();
+                    let oldest = self.connections.slotless.oldest_of_most();
+                    oldest
+                        .into_iter()
+                        .for_each(|key| self.drop_process_connection(key));
                     return;
                 }
             }
@@ -109,7 +127,7 @@ impl Arbiter {
                 return;
             }
         };
-        if self.connections.of(peer.pid).len() >= PER_PROCESS_MAX {
+        if self.connections.n_of(peer.pid) >= PER_PROCESS_MAX {
             let why = format!(
                 "process {} has {PER_PROCESS_MAX} connections already",
                 peer.pid
@@ -118,8 +136,8 @@ impl Arbiter {
             self.counters.garbage += 1;
             return;
         }
-        if self.connections.slotless().count() >= SLOTLESS_MAX {
-            self.drop_oldest_slotless();
+        if let Some(key) = self.connections.who_makes_room(socket.owner()) {
+            self.drop_process_connection(key);
         }
         let (what, source) = ("a process's connection", Source::ProcessConnection);
         if let Ok(key) = self.sources.add(&socket, what, source) {
@@ -134,20 +152,9 @@ impl Arbiter {
                 n_knocks: 0,
                 claims: None,
             };
-            self.connections.0.insert(key, connection);
+            self.connections.insert(key, connection);
             // The hello is usually there already.
             self.serve_process_connection(key);
-        }
-    }
-
-    /// Of whoever has most of them: a user or container that comes often makes no room for itself
-    /// at the cost of others.
-    fn drop_oldest_slotless(&mut self) {
-        let slotless = self.connections.slotless();
-        let owned =
-            slotless.filter_map(|key| Some((self.connections.get(key)?.socket.owner(), key)));
-        if let Some(key) = oldest_of_most(owned) {
-            self.drop_process_connection(key);
         }
     }
 
@@ -161,7 +168,7 @@ impl Arbiter {
     /// Closes a connection. A process that has a slot keeps it: it may have closed all its
     /// descriptors, as daemons do, and still have its memory.
     pub(super) fn drop_process_connection(&mut self, key: Key) {
-        if let Some(connection) = self.connections.0.remove(&key) {
+        if let Some(connection) = self.connections.remove(key) {
             self.sources.remove(key, &connection.socket);
             self.processes.remove_connection(connection.pid, key);
         }
@@ -222,7 +229,7 @@ impl Arbiter {
 
     /// A tick: who knocked too often is listened to again.
     pub(super) fn hear_knocks_again(&mut self) {
-        for (key, connection) in &mut self.connections.0 {
+        for (key, connection) in &mut self.connections.all {
             if std::mem::take(&mut connection.n_knocks) >= KNOCKS_A_TICK {
                 let socket = &connection.socket;
                 self.sources.set_interest(socket, *key, true, false);
@@ -247,20 +254,60 @@ impl Arbiter {
 
 impl ProcessConnections {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     pub(super) fn get(&self, key: Key) -> Option<&ProcessConnection> {
-        self.0.get(&key)
+        self.all.get(&key)
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut ProcessConnection> {
-        self.0.get_mut(&key)
+        self.all.get_mut(&key)
+    }
+
+    fn insert(&mut self, key: Key, connection: ProcessConnection) {
+        self.by_pid.entry(connection.pid).or_default().insert(key);
+        self.slotless.insert(connection.socket.owner(), key);
+        self.all.insert(key, connection);
+    }
+
+    fn remove(&mut self, key: Key) -> Option<ProcessConnection> {
+        let gone = self.all.remove(&key)?;
+        if let Some(keys) = self.by_pid.get_mut(&gone.pid) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_pid.remove(&gone.pid);
+            }
+        }
+        self.slotless.remove(gone.socket.owner(), key);
+        Some(gone)
+    }
+
+    /// Its process has a slot from now on, and nobody asks it to make room.
+    pub(super) fn welcome(&mut self, key: Key) {
+        if let Some(connection) = self.all.get_mut(&key) {
+            connection.progress = Progress::Welcome;
+            self.slotless.remove(connection.socket.owner(), key);
+        }
     }
 
     /// A process's connections.
     pub(super) fn of(&self, pid: Pid) -> Vec<Key> {
-        self.keys(|connection| connection.pid == pid).collect()
+        let keys = self.by_pid.get(&pid);
+        keys.into_iter().flatten().copied().collect()
+    }
+
+    fn n_of(&self, pid: Pid) -> usize {
+        self.by_pid.get(&pid).map_or(0, BTreeSet::len)
+    }
+
+    /// The connection that goes before one of that owner's comes; none if there is room.
+    fn who_makes_room(&self, owner: Owner) -> Option<Key> {
+        if self.slotless.len_of(owner) >= SLOTLESS_AN_OWNER {
+            return self.slotless.oldest_of(owner);
+        }
+        let is_full = self.slotless.len() >= SLOTLESS_MAX;
+        self.slotless.oldest_of_most().filter(|_| is_full)
     }
 
     /// True if the other side has closed a connection, or there is none.
@@ -272,7 +319,7 @@ impl ProcessConnections {
     /// Takes the hellos that came too early; their connections are as if they had said nothing.
     pub(super) fn take_early(&mut self) -> Vec<(Key, Hello, Vec<OwnedFd>)> {
         let mut early = Vec::new();
-        for (key, connection) in &mut self.0 {
+        for (key, connection) in &mut self.all {
             match std::mem::replace(&mut connection.progress, Progress::Silent) {
                 Progress::Early(hello, descriptors) => early.push((*key, *hello, descriptors)),
                 other => connection.progress = other,
@@ -281,24 +328,13 @@ impl ProcessConnections {
         early
     }
 
-    fn slotless(&self) -> impl Iterator<Item = Key> {
-        self.keys(|connection| !matches!(connection.progress, Progress::Welcome))
-    }
-
     fn silent(&self, now: u64) -> Vec<Key> {
         let is_silent = |connection: &ProcessConnection| {
             matches!(connection.progress, Progress::Silent)
                 && now.saturating_sub(connection.since_ms) > SILENT_MS_MAX
         };
-        self.keys(is_silent).collect()
-    }
-
-    fn keys(&self, is_meant: impl Fn(&ProcessConnection) -> bool) -> impl Iterator<Item = Key> {
-        let meant = self
-            .0
-            .iter()
-            .filter(move |(_, connection)| is_meant(connection));
-        meant.map(|(key, _)| *key)
+        let silent = self.all.iter().filter(|(_, one)| is_silent(one));
+        silent.map(|(key, _)| *key).collect()
     }
 }
 

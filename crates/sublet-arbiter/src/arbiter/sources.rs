@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sublet_share::{JobId, Pid};
 
+use super::listeners::Door;
 use crate::error::ArbiterError;
 use crate::poller::{Key, Poller};
 
@@ -14,8 +15,8 @@ use crate::poller::{Key, Poller};
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
     AdminListener,
-    /// A listener for processes; of one container, or of everybody below a `sublet run`.
-    ProcessListener(Option<JobId>),
+    /// A listener for processes.
+    ProcessListener(Door),
     AdminConnection,
     ProcessConnection,
     Process(Pid),
@@ -34,7 +35,11 @@ pub(super) enum Source {
 pub(super) struct Sources {
     poller: Poller,
     by_key: BTreeMap<Key, Source>,
-    unfinished: BTreeSet<Key>,
+    /// Served again in the next turn, in this order: first those that were passed over.
+    passed_over: Vec<Key>,
+    unfinished: Vec<Key>,
+    /// All of both.
+    again: BTreeSet<Key>,
 }
 
 impl Sources {
@@ -42,7 +47,9 @@ impl Sources {
         Ok(Sources {
             poller: Poller::new()?,
             by_key: BTreeMap::new(),
-            unfinished: BTreeSet::new(),
+            passed_over: Vec::new(),
+            unfinished: Vec::new(),
+            again: BTreeSet::new(),
         })
     }
 
@@ -65,7 +72,7 @@ impl Sources {
 
     /// Waits no more for a descriptor, which is still open.
     pub(super) fn remove(&mut self, key: Key, descriptor: impl AsFd) {
-        self.unfinished.remove(&key);
+        self.again.remove(&key);
         if self.by_key.remove(&key).is_some() {
             self.poller.remove(descriptor);
         }
@@ -74,7 +81,7 @@ impl Sources {
     /// This thread has closed a descriptor of its own, in which nobody can have put anything.
     pub(super) fn forget(&mut self, key: Key) {
         self.by_key.remove(&key);
-        self.unfinished.remove(&key);
+        self.again.remove(&key);
     }
 
     /// Waits until a descriptor can be read, written, or both.
@@ -84,21 +91,55 @@ impl Sources {
 
     /// Serves that one again in the next turn, whether or not there is news of it.
     pub(super) fn serve_again(&mut self, key: Key) {
-        self.unfinished.insert(key);
+        if self.again.insert(key) {
+            self.unfinished.push(key);
+        }
+    }
+
+    /// The same for one that was not served in this turn: before all that were.
+    pub(super) fn pass_over(&mut self, key: Key) {
+        if self.again.insert(key) {
+            self.passed_over.push(key);
+        }
     }
 
     /// True if somebody is to be served again at once.
     pub(super) fn has_unfinished(&self) -> bool {
-        !self.unfinished.is_empty()
+        !self.again.is_empty()
     }
 
     /// Those that are to be served again at once.
-    pub(super) fn take_unfinished(&mut self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.unfinished)
+    pub(super) fn take_unfinished(&mut self) -> Vec<Key> {
+        self.again.clear();
+        let mut all = std::mem::take(&mut self.passed_over);
+        all.append(&mut self.unfinished);
+        all
     }
 
     /// Those with news, at the latest after `limit`.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<Vec<Key>, ArbiterError> {
         self.poller.wait(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_passed_over_comes_before_those_who_were_served() {
+        let mut sources = Sources::new().unwrap();
+        for (key, is_served) in [(1, true), (2, false), (3, true), (4, false), (4, true)] {
+            match is_served {
+                true => sources.serve_again(key),
+                false => sources.pass_over(key),
+            }
+        }
+        assert!(sources.has_unfinished());
+        assert_eq!(sources.take_unfinished(), [2, 4, 1, 3]);
+        assert!(!sources.has_unfinished());
+        sources.serve_again(5);
+        sources.forget(5);
+        assert!(!sources.has_unfinished());
     }
 }

@@ -111,7 +111,7 @@ fn a_crowd_shuts_the_door_that_all_share_and_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str, kind, owner| {
         let path = folder.path().join(name);
-        Listener::open(&path, kind, 0o600, owner, &closers).unwrap()
+        Listener::open(&path, kind, Access::Own, owner, &closers).unwrap()
     };
     let container = Some(Owner::Job(JobId(1)));
     let shared = open("shared", SocketType::SEQPACKET, None);
@@ -136,10 +136,15 @@ fn a_sockets_mode_is_right_and_nothing_elses_is_changed() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-    for mode in [0o600, 0o666] {
-        let path = folder.path().join(format!("{mode:o}"));
+    let me = UserId(rustix::process::geteuid().as_raw());
+    for (access, mode) in [
+        (Access::Own, 0o600),
+        (Access::User(me), 0o600),
+        (Access::Everybody, 0o666),
+    ] {
+        let path = folder.path().join(format!("{access:?}"));
         let closers = Closers::default();
-        let listener = Listener::open(&path, SocketType::STREAM, mode, None, &closers);
+        let listener = Listener::open(&path, SocketType::STREAM, access, None, &closers);
         assert_eq!(mode_of(&path), mode, "{listener:?}");
     }
     // Somebody else is there first with a link to a file of ours: the kernel does not bind there.
@@ -151,10 +156,10 @@ fn a_sockets_mode_is_right_and_nothing_elses_is_changed() {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-    assert!(bind(&socket, &link, &address, 0o666).is_err());
+    assert!(bind(&socket, &link, &address, Access::Everybody).is_err());
     // It is bound elsewhere, and what is at the path now is a link.
     let elsewhere = SocketAddrUnix::new(folder.path().join("socket")).unwrap();
-    assert!(bind(&socket, &link, &elsewhere, 0o666).is_err());
+    assert!(bind(&socket, &link, &elsewhere, Access::Everybody).is_err());
     assert_eq!(mode_of(&file), 0o600);
 }
 

@@ -1,15 +1,21 @@
 //! A crowd on `admin.sock`: whoever holds connections and has nothing to say makes room for
-//! whoever has, and no job is dropped for anybody.
+//! whoever has, and no job is dropped for anybody. And a flood: whoever connects without end keeps
+//! nobody else from it.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
+use rustix::net::{SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
 use sublet_arbiter::admin::{Reply, Request};
 
 use crate::child::Process;
 use crate::restart::Killable;
+use crate::storm::attacker::{be_nobody, is_alone};
+use crate::storm::door::connect;
 use crate::world::{PATIENCE, World, reason, submit, until};
 
 /// More than an arbiter ever lets be connected.
@@ -162,4 +168,69 @@ fn the_line_of_one_user_has_an_end() {
         || world.submit("1MiB", 1, true).1,
         |reply| matches!(reply, Reply::Waiting { .. }),
     );
+}
+
+const FLOOD: &str = "SUBLET_TEST_FLOOD";
+
+/// The number of processes that flood.
+const FLOODERS: usize = 4;
+
+/// Connects as another user again and again, as fast as it can, until whoever started it is gone.
+#[test]
+fn a_flooder() {
+    let Some(socket) = std::env::var_os(FLOOD) else {
+        // Nobody is to be flooded, and nobody is there.
+        let nowhere = SocketAddrUnix::new("/nowhere").unwrap();
+        assert!(connect(SocketType::STREAM, &nowhere, SocketFlags::NONBLOCK).is_none());
+        return;
+    };
+    be_nobody();
+    let address = SocketAddrUnix::new(&*socket).unwrap();
+    while !is_alone(Some(Duration::ZERO)) {
+        for _ in 0..200 {
+            drop(connect(SocketType::STREAM, &address, SocketFlags::NONBLOCK));
+        }
+    }
+}
+
+#[test]
+fn who_connects_without_end_keeps_no_other_user_waiting() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be two users");
+        return;
+    }
+    let world = World::with(&[1024], |options| options.shared = true);
+    let socket = world.folder.admin_socket();
+    let flooder = || {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "crowd::a_flooder"])
+            .env(FLOOD, &socket)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut flooders: Vec<Child> = (0..FLOODERS).map(|_| flooder()).collect();
+    // One who is let in as that user is closed again, and that is counted by nobody: so this one
+    // looks whether they are at work.
+    let nobody = |child: &Child| {
+        let about = std::fs::metadata(format!("/proc/{}", child.id()));
+        about.is_ok_and(|about| about.uid() != 0)
+    };
+    until(
+        || flooders.iter().filter(|child| nobody(child)).count(),
+        |n| *n == FLOODERS,
+    );
+    for _ in 0..50 {
+        let (line, reply) = world.submit("1MiB", 1, true);
+        assert!(matches!(reply, Reply::Placed(_)), "{reply:?}");
+        assert_eq!(world.snapshot().tenants.len(), 1);
+        drop(line);
+        until(|| world.snapshot().tenants.len(), |n| *n == 0);
+    }
+    for flooder in &mut flooders {
+        assert!(flooder.try_wait().unwrap().is_none(), "it has ended early");
+        drop(flooder.stdin.take());
+        flooder.wait().unwrap();
+    }
 }

@@ -12,6 +12,7 @@ mod child;
 mod compute;
 mod containers;
 mod crowd;
+mod doors;
 mod host;
 mod hostile;
 mod jobs;

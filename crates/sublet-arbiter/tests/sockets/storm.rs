@@ -10,13 +10,14 @@
 //! whoever is honest gets every answer.
 
 mod arbiter;
-mod attacker;
-mod door;
+pub(crate) mod attacker;
+pub(crate) mod door;
 mod fuse;
 mod plan;
 mod things;
 mod watch;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -94,13 +95,13 @@ fn wait_for(attackers: &[Attacker], watch: &Watch, struck: &Struck) -> Result<()
     }
 }
 
-/// A user, a job and a container that do nothing wrong. New processes are the container's: at the
-/// socket that all users share, one who lets thousands of files linger makes others wait (the threat
-/// model in SECURITY.md).
+/// A user, a job and a container that do nothing wrong.
 struct Honest {
     /// The job's life line.
     _line: Client,
     job: u64,
+    /// The socket of the job's processes.
+    door: PathBuf,
     process: Process,
 }
 
@@ -110,12 +111,14 @@ impl Honest {
         let Reply::Placed(placed) = reply else {
             panic!("{reply:?}")
         };
-        let mut process = Process::start(&struck.folder.tenant_socket());
+        let door = Path::new(&placed.dir).join("tenant.sock");
+        let mut process = Process::start(&door);
         let said = process.tell("hello");
         assert!(said.contains(&format!("tenant {}", placed.id)), "{said}");
         Honest {
             _line: line,
             job: placed.id,
+            door,
             process,
         }
     }
@@ -137,6 +140,9 @@ impl Honest {
             let said = new.tell("hello");
             assert!(said.starts_with("slot "), "{said}");
             assert_eq!(new.tell("reserve 0 64"), "reserved");
+            let mut another = Process::start(&self.door);
+            let said = another.tell("hello");
+            assert!(said.contains(&format!("tenant {}", self.job)), "{said}");
             n_asked += 1;
         }
         n_asked

@@ -72,7 +72,7 @@ pub fn meet(
     patience: Duration,
     held: Option<(SlotClaim, BorrowedFd<'_>)>,
 ) -> Result<Met, Why> {
-    let socket = system("connect", Socket::connect(path, patience))?;
+    let socket = system("connect", connect(path, patience))?;
     let (held, fd) = held.unzip();
     let hello = Hello {
         min_version: OLDEST,
@@ -109,6 +109,19 @@ pub fn meet(
         control,
         ledger,
     })
+}
+
+/// The socket for processes of a job that have become another user's, beside the one of its user.
+const OTHERS: &str = "others.sock";
+
+/// Connects at that socket. It may be one user's alone, and this process another's.
+fn connect(path: &Path, patience: Duration) -> io::Result<Socket> {
+    match Socket::connect(path, patience) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Socket::connect(&path.with_file_name(OTHERS), patience).map_err(|_| error)
+        }
+        first => first,
+    }
 }
 
 /// Adds to a system error what the process tried to do.

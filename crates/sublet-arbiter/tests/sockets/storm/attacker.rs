@@ -113,7 +113,7 @@ fn an_attacker() {
 }
 
 /// Becomes another user, if this one is root.
-fn be_nobody() {
+pub(crate) fn be_nobody() {
     if rustix::process::geteuid().is_root() {
         // SAFETY: plain numbers; glibc changes them for all threads.
         let done = unsafe {
@@ -128,7 +128,7 @@ fn is_nobody() -> bool {
 }
 
 /// Is whoever started it gone, however that was, or does it go within that time?
-fn is_alone(time: Option<Duration>) -> bool {
+pub(crate) fn is_alone(time: Option<Duration>) -> bool {
     let stdin = std::io::stdin();
     let mut one = [PollFd::new(&stdin, PollFlags::IN)];
     let time = time.map(|time| Timespec::try_from(time).unwrap());

@@ -21,8 +21,10 @@ pub(super) const DESCRIPTORS_MAX: usize = 253;
 pub(super) enum Door {
     /// `admin.sock`.
     Admin,
-    /// `tenant.sock`.
+    /// `tenant.sock`, which all users share.
     Tenant,
+    /// The same of the attackers' own user, which is there while they have a job.
+    Own,
     /// A container's socket.
     Container,
     /// The name on the host, which has no file.
@@ -30,12 +32,22 @@ pub(super) enum Door {
 }
 
 impl Door {
-    pub(super) const ALL: [Door; 4] = [Door::Admin, Door::Tenant, Door::Container, Door::Name];
+    pub(super) const ALL: [Door; 5] = [
+        Door::Admin,
+        Door::Tenant,
+        Door::Own,
+        Door::Container,
+        Door::Name,
+    ];
 
     fn socket(self, base: &Path) -> PathBuf {
         match self {
             Door::Admin => base.join("gpu/admin.sock"),
             Door::Tenant => base.join("gpu/tenant.sock"),
+            Door::Own => {
+                let user = rustix::process::geteuid().as_raw();
+                base.join(format!("gpu/users/{user}/tenant.sock"))
+            }
             Door::Container | Door::Name => socket_of(base, "hostile"),
         }
     }
@@ -44,7 +56,7 @@ impl Door {
     pub(super) fn connect(self, base: &Path) -> Option<OwnedFd> {
         let (kind, address) = match self {
             Door::Admin => (SocketType::STREAM, SocketAddrUnix::new(self.socket(base))),
-            Door::Tenant | Door::Container => (
+            Door::Tenant | Door::Own | Door::Container => (
                 SocketType::SEQPACKET,
                 SocketAddrUnix::new(self.socket(base)),
             ),
@@ -59,7 +71,7 @@ impl Door {
 }
 
 /// A connection to that address.
-pub(super) fn connect(
+pub(crate) fn connect(
     kind: SocketType,
     address: &SocketAddrUnix,
     flags: SocketFlags,
