@@ -40,7 +40,7 @@ pub use pauses::Pauses;
 pub use peak::{peak, peak_of};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
-pub use tags::CardTags;
+pub use tags::{CardTags, TagConflict};
 pub use time::Time;
 pub use topology::{Bdf, BdfError, Fabric, Level, Nic, Pair, Partition};
 pub use wishes::{CardWishes, Models};

@@ -43,33 +43,63 @@ impl CardTags {
         self.affinity.is_some() || self.virtual_gpu.is_some()
     }
 
-    /// May the pod go on that card, its room aside? `there`: the tags of the pods that are or may
-    /// be on it, those without tags left out.
-    pub(crate) fn accept(&self, card: &Card, there: &[Neighbour]) -> bool {
-        let may_be_empty = |of: fn(&CardTags) -> &Option<Arc<str>>| {
-            there.iter().all(|one| of(&one.tags).is_none())
-        };
-        let same = |of: fn(&CardTags) -> &Option<Arc<str>>| {
-            let mine = of(self);
-            let like = there.iter().filter(move |one| of(&one.tags) == mine);
-            like.filter(move |_| mine.is_some())
+    /// The tag that keeps the pod away from that card, its room aside; `None` where it may go there.
+    /// `there`: the tags of the pods that are or may be on it, those without tags left out.
+    pub(crate) fn conflict(&self, card: &Card, there: &[Neighbour]) -> Option<TagConflict> {
+        let same = |of: TagOf, mine: &Arc<str>| {
+            let like = there.iter();
+            let like = like.filter(|one| of(&one.tags).as_ref() == Some(mine));
+            let certain = like.clone().filter(|one| one.certain).count();
+            (like.count(), certain)
         };
         if card.tenants == 0 && card.unsure.is_zero() {
-            return true;
+            return None;
         }
-        let beside = self.affinity.is_none() || same(|tags| &tags.affinity).any(|one| one.certain);
-        let so_called =
-            self.virtual_gpu.is_none() || same(|tags| &tags.virtual_gpu).any(|one| one.certain);
-        let apart = same(|tags| &tags.anti_affinity).next().is_none();
-        let among_equals = match &self.exclusion {
-            None => may_be_empty(|tags| &tags.exclusion),
-            Some(_) => {
-                let equals = same(|tags| &tags.exclusion).filter(|one| one.certain);
-                card.unsure.is_zero() && equals.count() == card.tenants as usize
+        if let Some(mine) = &self.affinity
+            && same(|tags| &tags.affinity, mine).1 == 0
+        {
+            return Some(TagConflict::Affinity(mine.clone()));
+        }
+        if let Some(mine) = &self.virtual_gpu
+            && same(|tags| &tags.virtual_gpu, mine).1 == 0
+        {
+            return Some(TagConflict::VirtualGpu(mine.clone()));
+        }
+        if let Some(mine) = &self.anti_affinity
+            && same(|tags| &tags.anti_affinity, mine).0 > 0
+        {
+            return Some(TagConflict::AntiAffinity(mine.clone()));
+        }
+        match &self.exclusion {
+            None => {
+                let other = there.iter().find_map(|one| one.tags.exclusion.clone());
+                other.map(TagConflict::Excluded)
             }
-        };
-        beside && so_called && apart && among_equals
+            Some(mine) => {
+                let (_, equals) = same(|tags| &tags.exclusion, mine);
+                let alone = card.unsure.is_zero() && equals == card.tenants as usize;
+                (!alone).then(|| TagConflict::Exclusion(mine.clone()))
+            }
+        }
     }
+}
+
+/// One of the tags.
+type TagOf = fn(&CardTags) -> &Option<Arc<str>>;
+
+/// The tag that keeps a pod away from a card that others are on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TagConflict {
+    /// The pod has this affinity, and nobody on the card has it.
+    Affinity(Arc<str>),
+    /// The pod is of this virtual GPU, and nobody on the card is, or another card has the name.
+    VirtualGpu(Arc<str>),
+    /// The pod has this anti-affinity, and so has somebody on the card.
+    AntiAffinity(Arc<str>),
+    /// The pod has this exclusion, and somebody on the card has not.
+    Exclusion(Arc<str>),
+    /// Somebody on the card has this exclusion, and the pod has none.
+    Excluded(Arc<str>),
 }
 
 impl Claim {
@@ -153,8 +183,8 @@ mod tests {
                 unsure: Part::of_memory(MiB::from(doubt)),
                 ..Card::default()
             };
-            let accepted = neighbour(pod).tags.accept(&card, &there);
-            assert_eq!(accepted, expected, "{pod:?} beside {there:?}");
+            let conflict = neighbour(pod).tags.conflict(&card, &there);
+            assert_eq!(conflict.is_none(), expected, "{pod:?} beside {there:?}");
         }
     }
 }

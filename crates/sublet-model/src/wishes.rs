@@ -30,7 +30,7 @@ impl Models {
     }
 
     /// The models by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<str>> {
         self.0.iter()
     }
 }

@@ -6,9 +6,10 @@
 
 use std::cell::Cell;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use sublet_model::{
-    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Count, Grant, Ledger, MiB,
+    Allocation, Ask, Book, CardRef, CardWishes, Carrier, Claim, Count, Gpu, Grant, Ledger, MiB,
     NodeFacts, Part, Parts, PodUid, Portion, Role, Sharing,
 };
 
@@ -78,7 +79,7 @@ pub(crate) fn fit(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Result<Candidate, Reason> {
-    judge(rules, book, uid, claim, prepared, why::too_few_cards)
+    judge(rules, book, uid, claim, prepared)
 }
 
 /// The same without reasons: on a full node that saves the pass that finds the numbers.
@@ -89,7 +90,15 @@ pub(crate) fn place(
     claim: &Claim,
     prepared: &[Prepared],
 ) -> Option<Candidate> {
-    judge(rules, book, uid, claim, prepared, |_, _| Unexplained).ok()
+    judge::<Unexplained>(rules, book, uid, claim, prepared).ok()
+}
+
+/// A "no" of [`judge`], which says why, or not.
+trait Refusal: From<Reason> {
+    /// There are cards for only so many of the parts, or only so many that can be handed out whole.
+    fn too_few(case: &Case<'_>, can_be_had: Count) -> Self;
+    /// The pod accepts no card of the node.
+    fn unwanted(wishes: &Arc<CardWishes>, gpus: &[Gpu]) -> Self;
 }
 
 /// Stands for a reason that nobody needs.
@@ -101,15 +110,23 @@ impl From<Reason> for Unexplained {
     }
 }
 
-/// The common part of [`fit`] and [`place`]. `too_few` gives the reason if there are cards for
-/// only so many of the parts, or only so many that can be handed out whole.
-fn judge<No: From<Reason>>(
+impl Refusal for Unexplained {
+    fn too_few(_: &Case<'_>, _: Count) -> Self {
+        Self
+    }
+
+    fn unwanted(_: &Arc<CardWishes>, _: &[Gpu]) -> Self {
+        Self
+    }
+}
+
+/// The common part of [`fit`] and [`place`].
+fn judge<No: Refusal>(
     rules: &Rules<'_>,
     book: &Book,
     uid: &PodUid,
     claim: &Claim,
     prepared: &[Prepared],
-    too_few: impl FnOnce(&Case<'_>, Count) -> No,
 ) -> Result<Candidate, No> {
     let facts = check_node(rules, book, claim)?;
     let case = Case::new(rules, book, facts, uid, claim, prepared);
@@ -117,14 +134,15 @@ fn judge<No: From<Reason>>(
         return Ok(case.on_host());
     }
     let found = match claim.wishes() {
-        None => case.on_cards().map_err(|few| too_few(&case, few)),
+        None => case.on_cards().map_err(|few| No::too_few(&case, few)),
         Some(wishes) => {
-            let groups = groups(wishes, facts)?;
+            let gpus = facts.inventory.gpus();
+            let groups = wishes.groups(gpus);
             let among = groups.iter().map(|group| case.among(group));
             let tried = among.map(|case| (case, case.on_cards()));
             match tried.min_by(best_group) {
-                Some((case, found)) => found.map_err(|few| too_few(&case, few)),
-                None => Err(Reason::NoGpu.into()),
+                Some((case, found)) => found.map_err(|few| No::too_few(&case, few)),
+                None => Err(No::unwanted(wishes, gpus)),
             }
         }
     };
@@ -171,26 +189,6 @@ pub(crate) fn cards_at(
         }
         Ask::WholeCards(count) => choice::whole(open).take(count.get() as usize).collect(),
     }
-}
-
-/// The sets of cards that the pod accepts.
-///
-/// # Errors
-/// It accepts none.
-fn groups(wishes: &CardWishes, facts: &NodeFacts) -> Result<Vec<Vec<usize>>, Reason> {
-    let groups = wishes.groups(facts.inventory.gpus());
-    if groups.is_empty() {
-        let one_numa = wishes.one_numa;
-        let accepted = CardWishes {
-            one_numa: false,
-            ..wishes.clone()
-        };
-        let others = accepted.groups(facts.inventory.gpus());
-        return Err(Reason::Unwanted {
-            numa_unknown: one_numa && !others.is_empty(),
-        });
-    }
-    Ok(groups)
 }
 
 /// The set with the best place comes first. If none has any, the largest one does, because it is
@@ -262,6 +260,7 @@ fn check_node<'a>(
     // If the claim's stock rules are known, the node's labels have been checked by now.
     if here && claim.stock().is_none() && !claim.models().accept(&facts.model) {
         return Err(Reason::Model {
+            wanted: claim.models().clone(),
             node: facts.model.clone(),
         });
     }

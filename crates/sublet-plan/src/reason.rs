@@ -7,13 +7,14 @@
 
 mod stock_text;
 mod wire;
+mod wish_text;
 
 use std::fmt;
 use std::sync::Arc;
 
 use sublet_model::{
-    Bytes, Count, GpuIndex, Health, HostPort, MiB, Milli, MilliCpu, NodeName, Part, PodKey,
-    Sharing, Unit,
+    Bytes, CardWishes, Count, GpuIndex, Health, HostPort, MiB, Milli, MilliCpu, Models, NodeName,
+    Part, PodKey, Sharing, TagConflict, Unit,
 };
 
 pub use self::wire::Wire;
@@ -28,7 +29,9 @@ pub enum Reason {
     NoGpu,
     /// The node's GPUs are of a model that the pod does not accept.
     Model {
-        /// The node's model.
+        /// The models that it accepts.
+        wanted: Models,
+        /// The node's model; empty where it does not say.
         node: Arc<str>,
     },
     /// Another device plugin hands out the node's cards, and does not know what we decide.
@@ -38,11 +41,20 @@ pub enum Reason {
     },
     /// The pod names cards or models, and accepts no card of the node.
     Unwanted {
+        /// The cards that it accepts.
+        wishes: Arc<CardWishes>,
+        /// The models of the node's cards, each once; empty for one that is not known.
+        models: Vec<Arc<str>>,
         /// It would accept some, but wants all of one NUMA node, and that is not known of them.
         numa_unknown: bool,
     },
     /// Cards have enough room, but the pod's tags, or those of pods on the cards, keep them apart.
-    Tags,
+    Tags {
+        /// A card with room.
+        gpu: GpuIndex,
+        /// The tag that keeps the pod away from it.
+        tag: TagConflict,
+    },
     /// Cards have enough room, and as many pods already as the node offers each card to kubelet.
     Splits {
         /// How many times.
@@ -240,7 +252,7 @@ impl Reason {
             | Reason::TooSmall { .. }
             | Reason::TooFew { .. } => true,
             Reason::Unknown
-            | Reason::Tags
+            | Reason::Tags { .. }
             | Reason::Splits { .. }
             | Reason::Cpu { .. }
             | Reason::HostMemory { .. }
@@ -270,7 +282,7 @@ impl Reason {
             Reason::Model { .. } => "model",
             Reason::Plugin { .. } => "plugin",
             Reason::Unwanted { .. } => "unwanted",
-            Reason::Tags => "tags",
+            Reason::Tags { .. } => "tags",
             Reason::Splits { .. } => "splits",
             Reason::Cpu { .. } => "cpu",
             Reason::HostMemory { .. } => "host_memory",
@@ -449,20 +461,9 @@ impl fmt::Display for Reason {
                 f,
                 "the device plugin of {plugin} hands out the node's GPUs, and does not know what Sublet decides"
             ),
-            Reason::Unwanted {
-                numa_unknown: false,
-            } => write!(
-                f,
-                "no GPU of the node is one that the pod accepts by its UUID and model"
-            ),
-            Reason::Unwanted { numa_unknown: true } => write!(
-                f,
-                "the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are"
-            ),
-            Reason::Tags => write!(
-                f,
-                "GPUs have enough room, but tags keep the pod and those on them apart"
-            ),
+            Reason::Model { .. } | Reason::Unwanted { .. } | Reason::Tags { .. } => {
+                self.wish_text(f)
+            }
             Reason::Splits { splits } => write!(
                 f,
                 "GPUs have enough room, and {splits} pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form"

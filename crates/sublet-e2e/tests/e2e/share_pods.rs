@@ -150,7 +150,7 @@ fn tags_and_names(world: &World) -> Result<()> {
     apply(world, &named("v2", "zxcvb"))?;
     assert_eq!(card(world, "v2")?, virtual_gpu);
     apply(world, &named("v3", "qwert"))?;
-    world.until_event("v3", "tags keep the pod and those on them apart")?;
+    world.until_event("v3", "it is not the virtual GPU `qwert` that the pod wants")?;
     let mut nowhere = share_pod("v4", "0.1", "");
     nowhere["spec"]["nodeName"] = "n9".into();
     apply(world, &nowhere)?;

@@ -10,7 +10,7 @@ use super::Entry;
 use crate::tags::Neighbour;
 use crate::{
     Ask, CardTags, Class, Count, Host, Inventory, KeptFree, MachineUse, MiB, Milli, NodeFacts,
-    NodeName, Part, PodUid, charges_of,
+    NodeName, Part, PodUid, TagConflict, charges_of,
 };
 
 /// One card's account.
@@ -227,8 +227,18 @@ impl Book {
     /// May a pod with these tags go on the card at `position`, beside the tags of those there?
     #[must_use]
     pub fn suits(&self, tags: &CardTags, position: usize) -> bool {
-        tags.accept(&self.cards[position], self.neighbours_at(position))
-            && !self.is_called_elsewhere(tags, position)
+        self.tag_conflict(tags, position).is_none()
+    }
+
+    /// The tag that keeps a pod with these tags away from the card at `position`.
+    #[must_use]
+    pub fn tag_conflict(&self, tags: &CardTags, position: usize) -> Option<TagConflict> {
+        let here = tags.conflict(&self.cards[position], self.neighbours_at(position));
+        here.or_else(|| {
+            let elsewhere = self.is_called_elsewhere(tags, position);
+            let name = tags.virtual_gpu.clone().filter(|_| elsewhere);
+            name.map(TagConflict::VirtualGpu)
+        })
     }
 
     /// Is the pod's virtual GPU another card than the one at `position`?

@@ -420,9 +420,9 @@ fn a_pod_goes_only_on_cards_that_it_accepts() {
          ask t 3x:on=!v100
          -> n1: 3 GPUs asked, but the node has 2 GPUs that the pod accepts together (never)
          ask u 50:on=h100
-         -> n1: no GPU of the node is one that the pod accepts by its UUID and model (never)
+         -> n1: the pod accepts only GPUs of model `h100`; the node has `Tesla-V100` and `NVIDIA-A100` (never)
          wire u 50:on=h100
-         -> the pod accepts no GPU of the node
+         -> the pod accepts only GPUs of model `h100`
          ask v 101:on=v100
          -> n1: 101 MiB asked of one GPU, but the largest, GPU 0, has 100 MiB in all (1 MiB too few) (never)
          reserve s n1 2x:on=!v100
@@ -444,8 +444,8 @@ fn h9_numa_bound_cards_are_of_one_numa_node() {
          -> n1/2
          n2: 0/100@GPU-d@A100
          ask s 10:on=numa,GPU-d
-         -> n1: no GPU of the node is one that the pod accepts by its UUID and model (never)
-         -> n2: the pod wants GPUs of one NUMA node, and the node does not say where its GPUs are (never)",
+         -> n1: the pod accepts only GPUs with UUID `GPU-d`, of one NUMA node; the node has none of these (never)
+         -> n2: the pod accepts only GPUs with UUID `GPU-d`, of one NUMA node; the node does not say of which NUMA node its GPUs are (never)",
     );
 }
 

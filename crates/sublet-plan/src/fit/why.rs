@@ -1,16 +1,42 @@
 //! Why a node's cards cannot take a claim, with the numbers: worked out only for who asks.
 
-use sublet_model::{Ask, Card, Class, Count, Gpu, MiB, Milli, Part, Parts};
+use std::sync::Arc;
 
-use super::Case;
+use sublet_model::{Ask, Card, CardTags, CardWishes, Class, Count, Gpu, MiB, Milli, Part, Parts};
+
+use super::{Case, Refusal};
 use crate::{Reason, SickCards};
 
+impl Refusal for Reason {
+    fn too_few(case: &Case<'_>, can_be_had: Count) -> Reason {
+        too_few_cards(case, can_be_had)
+    }
+
+    fn unwanted(wishes: &Arc<CardWishes>, gpus: &[Gpu]) -> Reason {
+        let mut models: Vec<Arc<str>> = Vec::new();
+        for gpu in gpus {
+            if !models.contains(&gpu.model) {
+                models.push(gpu.model.clone());
+            }
+        }
+        let accepted = CardWishes {
+            one_numa: false,
+            ..CardWishes::clone(wishes)
+        };
+        Reason::Unwanted {
+            wishes: wishes.clone(),
+            models,
+            numa_unknown: wishes.one_numa && !accepted.groups(gpus).is_empty(),
+        }
+    }
+}
+
 /// The reason why only so many parts or whole cards can be had of those that were asked.
-pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
-    if case.open.tags.is_some() {
+fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
+    if let Some(tags) = case.open.tags {
         let case = case.whatever_tags();
         return match case.on_cards() {
-            Ok(_) => Reason::Tags,
+            Ok(_) => by_tags(&case, tags),
             Err(can_be_had) => too_few_cards(&case, can_be_had),
         };
     }
@@ -27,6 +53,27 @@ pub(super) fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
         // It asks for no card, so there is enough of them.
         Ask::Nothing => Reason::NoGpu,
     }
+}
+
+/// The reason why the pod goes on no cards, though there is room: the first card that has some and
+/// that a tag keeps it from, whatever the policy prefers.
+fn by_tags(case: &Case<'_>, tags: &CardTags) -> Reason {
+    let class = case.open.class;
+    let has_room = |card: &Card| match case.asked.ask {
+        Ask::Nothing => false,
+        Ask::WholeCards(_) => card.is_idle(),
+        Ask::Parts(parts) => {
+            let own = parts.own().into_iter().flatten().map(|own| own.part);
+            let mut parts = own.chain(parts.iter());
+            parts.any(|part| card.left_beside(part, class).is_some())
+        }
+    };
+    let mut roomy = case.open.cards().filter(|(_, card)| has_room(card));
+    let conflict = roomy.find_map(|(at, _)| Some((at, case.book.tag_conflict(tags, at)?)));
+    conflict.map_or(Reason::NoGpu, |(at, tag)| Reason::Tags {
+        gpu: case.facts.inventory.gpus()[at].index,
+        tag,
+    })
 }
 
 /// The reason why there are not enough cards for several parts.

@@ -48,15 +48,6 @@ impl Reason {
                 }
             }
             Reason::HostPort { port } => write!(f, "port {port} of the node is taken"),
-            Reason::Model { node } if node.is_empty() => {
-                write!(
-                    f,
-                    "the node does not say which GPU model it has, and the pod names some"
-                )
-            }
-            Reason::Model { node } => {
-                write!(f, "the pod does not accept the node's GPU model, {node}")
-            }
             Reason::Cpu { asked, left } => {
                 write!(f, "{asked} asked, and {left} is left on the node")
             }

@@ -47,13 +47,13 @@ impl fmt::Display for Wire<'_> {
             }
             (Reason::Cpu { .. }, _) => write!(f, "too little CPU is left on the node"),
             (Reason::HostMemory { .. }, _) => write!(f, "too little memory is left on the node"),
-            (Reason::Model { .. }, _) => write!(f, "the pod does not accept the GPU model"),
-            (Reason::Unwanted { .. }, _) => write!(f, "the pod accepts no GPU of the node"),
+            (Reason::Model { .. } | Reason::Unwanted { .. } | Reason::Tags { .. }, _) => {
+                self.0.wanted_text(f)
+            }
             (Reason::Splits { .. }, _) => write!(
                 f,
                 "as many pods as the node offers each GPU with enough room (--gpu-splits)"
             ),
-            (Reason::Tags, _) => write!(f, "tags keep the pod away from GPUs with enough room"),
             (Reason::LookAlike { .. }, _) => {
                 write!(f, "a pod that looks the same is still starting on the node")
             }

@@ -65,7 +65,6 @@ fn check(node: &str, rows: &[(&str, &str)]) {
 
 const COMPANY: &str = "GPU 0 has room, but a guaranteed pod that asks for all of a GPU's compute \
                        time shares it with no other guaranteed pod";
-const UNWANTED: &str = "no GPU of the node is one that the pod accepts by its UUID and model";
 
 /// HAMi takes the last of two idle cards. Here the cluster's policy decides: binpack takes the first,
 /// and fills it.
@@ -171,12 +170,18 @@ fn h7_cards_are_named_by_uuid_and_model() {
         &node("128 128", ""),
         &[
             ("nvidia.com/use-gpuuuid: GPU-1|gpumem: 32", "GPU-1"),
-            ("nvidia.com/use-gpuuuid: GPU-7|gpumem: 32", UNWANTED),
+            (
+                "nvidia.com/use-gpuuuid: GPU-7|gpumem: 32",
+                "the pod accepts only GPUs with UUID `GPU-7`; the node has none of these",
+            ),
             (
                 "nvidia.com/nouse-gpuuuid: \"GPU-0,GPU-1\"|gpumem: 32",
-                UNWANTED,
+                "the pod accepts only GPUs without UUID `GPU-0` or `GPU-1`; the node has none of these",
             ),
-            ("nvidia.com/nouse-gputype: a100|gpumem: 32", UNWANTED),
+            (
+                "nvidia.com/nouse-gputype: a100|gpumem: 32",
+                "the pod accepts only GPUs not of model `a100`; the node has `NVIDIA A100`",
+            ),
             ("nvidia.com/use-gputype: \"\"|gpumem: 32", "GPU-1"),
         ],
     );

@@ -146,7 +146,7 @@ proptest! {
                 // hope.
                 Err(
                     Reason::LookAlike { .. }
-                    | Reason::Tags
+                    | Reason::Tags { .. }
                     | Reason::Splits { .. }
                     | Reason::Unit { .. }
                     | Reason::NoSlot

@@ -72,7 +72,7 @@ fn s3_likes_stay_apart_by_anti_affinity_only() {
          ask r 4:on=anti=y
          -> a/0
          ask s 4*2:on=anti=x
-         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+         -> a: GPU 0 has enough room, but a pod on it has the same anti-affinity `x` as the pod",
     );
 }
 
@@ -85,9 +85,9 @@ fn s4_an_exclusion_keeps_all_others_away() {
          ask q 4:on=only=x
          -> a/0
          ask r 4
-         -> a: GPUs have enough room, but tags keep the pod and those on them apart
+         -> a: GPU 0 has enough room, but a pod on it has the exclusion `x`, and the pod has none
          ask s 4:on=only=y
-         -> a: GPUs have enough room, but tags keep the pod and those on them apart",
+         -> a: GPU 0 has enough room, but a pod on it lacks the exclusion `y` that the pod has",
     );
 }
 
@@ -107,7 +107,7 @@ fn s6_a_name_means_one_card_of_a_node() {
          reserve t a 10
          -> a/1
          reserve u a 4:on=as=x
-         -> no: GPUs have enough room, but tags keep the pod and those on them apart",
+         -> no: GPU 0 has enough room, but it is not the virtual GPU `x` that the pod wants",
     );
 }
 
