@@ -28,6 +28,10 @@ const GROUP: [&str; 4] = [
     keys::KUBESHARE_GROUP_THRESHOLD,
 ];
 
+/// What to write in place of a group.
+const START_TOGETHER: &str = "no `sharedgpu/group_…`, but the label `scheduling.x-k8s.io/pod-group` with the name of a \
+     PodGroup, whose `minMember` pods start together where the queue is on (`queue.enabled`)";
+
 impl Dialect for KubeShare {
     fn name(&self) -> DialectName {
         DialectName("kubeshare")
@@ -75,14 +79,14 @@ impl Dialect for KubeShare {
 
     fn wishes(&self, pod: &Pod) -> Result<CardWishes, ClaimError> {
         let labels = &pod.metadata.labels;
-        // A part of a gang that runs without the others holds its cards for nothing. Gangs come
-        // with the queue.
+        // A part of a gang that runs without the others holds its cards for nothing. The queue starts
+        // gangs, and reads other names of them.
         let group = GROUP.iter().find_map(|key| Some((*key, labels.get(*key)?)));
         if let Some((field, value)) = group {
             return Err(ClaimError::Field {
                 field,
                 value: value.clone(),
-                wanted: "no group: Sublet does not start pods together yet",
+                wanted: START_TOGETHER,
             });
         }
         let model = labels.get(keys::KUBESHARE_MODEL);

@@ -109,13 +109,15 @@ fn s5_what_its_rules_forbid_is_named() {
         ),
         (
             "gpu_request=0.5 gpu_limit=1.0 group_name=a group_headcount=5",
-            "`sharedgpu/group_name` is `a`: write no group: Sublet does not start pods together \
-             yet",
+            "`sharedgpu/group_name` is `a`: write no `sharedgpu/group_…`, but the label \
+             `scheduling.x-k8s.io/pod-group` with the name of a PodGroup, whose `minMember` pods \
+             start together where the queue is on (`queue.enabled`)",
         ),
         (
             "gpu_request=0.5 gpu_limit=1.0 group_threshold=0.2",
-            "`sharedgpu/group_threshold` is `0.2`: write no group: Sublet does not start pods \
-             together yet",
+            "`sharedgpu/group_threshold` is `0.2`: write no `sharedgpu/group_…`, but the label \
+             `scheduling.x-k8s.io/pod-group` with the name of a PodGroup, whose `minMember` pods \
+             start together where the queue is on (`queue.enabled`)",
         ),
     ] {
         assert_eq!(asks(labels), expected, "{labels}");
