@@ -86,6 +86,7 @@ fn without_our_extender_a_pod_is_warned_of_and_told_why_it_has_no_card() -> Resu
     );
     assert_eq!(warning(&world, &named), None);
     assert_eq!(warning(&world, &no_gpu), None);
+    where_pods_are_assigned_workloads_are_not_warned_of(&world, &unnamed)?;
     // The API server has found nothing to say against the policy's expressions.
     eventually(|| {
         let policy = world.get(&["validatingadmissionpolicy", "sublet-scheduler-named"])?;
@@ -120,6 +121,49 @@ fn without_our_extender_a_pod_is_warned_of_and_told_why_it_has_no_card() -> Resu
         "{notes}"
     );
     Ok(())
+}
+
+/// A workload is judged before the webhook names the scheduler of its pods: by its namespace's label, or
+/// for all namespaces. A pod itself is judged after it.
+fn where_pods_are_assigned_workloads_are_not_warned_of(world: &World, unnamed: &str) -> Result<()> {
+    let kubectl = |args: &[&str]| world.cluster.kubectl(args).map(drop);
+    let until = |warned: bool| {
+        eventually(|| {
+            let words = warning(world, unnamed);
+            ensure!(words.is_some() == warned, "{words:?}");
+            Ok(words.unwrap_or_default())
+        })
+    };
+    let label = |name: &str| {
+        let label = format!("sublet.dev/assign-scheduler{name}");
+        kubectl(&["label", "namespace", "default", "--overwrite", &label])
+    };
+    label("=sublet-scheduler")?;
+    until(false)?;
+    ensure!(
+        warning(world, &plain("a", 100)).is_some(),
+        "no webhook runs"
+    );
+    label("=other")?;
+    let words = until(true)?;
+    ensure!(
+        words.contains("the scheduler other does not ask"),
+        "{words}"
+    );
+    label("-")?;
+    until(true)?;
+    let assign = |to: &str| {
+        let data = format!(r#"{{"data":{{"assigned":"{to}"}}}}"#);
+        let of_ours = ["-n", "sublet-system", "-p", &data];
+        kubectl(&[&["patch", "configmap", "sublet-schedulers"], &of_ours[..]].concat())
+    };
+    assign("sublet-scheduler")?;
+    until(false)?;
+    label("=default-scheduler")?;
+    until(true)?;
+    label("-")?;
+    assign("")?;
+    until(true).map(drop)
 }
 
 #[test]
