@@ -21,7 +21,7 @@ macro_rules! file {
 }
 
 /// In the order in which they are applied; the numbers are the order.
-const FILES: [(&str, &str); 20] = [
+const FILES: [(&str, &str); 21] = [
     file!("00-namespace.yaml"),
     file!("10-accounts.yaml"),
     file!("15-flavors.yaml"),
@@ -36,6 +36,7 @@ const FILES: [(&str, &str); 20] = [
     file!("32-agent-policy.yaml"),
     file!("33-scheduler-warning.yaml"),
     file!("34-controller-policy.yaml"),
+    file!("35-lease-policy.yaml"),
     file!("40-scheduler-config.yaml"),
     file!("50-scheduler.yaml"),
     file!("60-agent.yaml"),

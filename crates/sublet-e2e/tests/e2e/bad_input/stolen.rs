@@ -307,6 +307,40 @@ fn a_stolen_token_makes_no_secret_and_no_token_of_the_one_it_may_write() -> Resu
     Ok(())
 }
 
+/// RBAC cannot name what is to be made: a policy holds each to its Lease.
+#[test]
+fn a_stolen_token_makes_no_lease_but_its_own() -> Result<()> {
+    let Some(world) = World::lease()? else {
+        return Ok(());
+    };
+    let tried = |account: &str, name: &str| {
+        let whom = format!("--as=system:serviceaccount:sublet-system:{account}");
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name, "namespace": "sublet-system" },
+        });
+        let args = ["create", "--dry-run=server", "--filename", "-", &whom];
+        let made = world.cluster.kubectl_with_input(&args, &lease.to_string());
+        // One that is there already is the only other obstacle.
+        match made.map_err(|error| error.to_string()) {
+            Err(error) if !error.contains("already exists") => Err(error),
+            _ => Ok(()),
+        }
+    };
+    for (account, own, other) in [
+        ("sublet-scheduler", "sublet-extender", "sublet-controller"),
+        ("sublet-controller", "sublet-controller", "sublet-extender"),
+    ] {
+        for name in [other, "sublet-scheduler"] {
+            let error = tried(account, name).err().context("it is made")?;
+            let words = format!("makes no Lease but its own; this is {name}");
+            ensure!(error.contains(&words), "{account} {name}: {error}");
+        }
+        ensure!(tried(account, own).is_ok(), "{account} {own}");
+    }
+    Ok(())
+}
+
 #[test]
 fn only_its_own_pod_reaches_the_extender() -> Result<()> {
     let Some(world) = World::lease()? else {
