@@ -6,6 +6,7 @@ use sublet_model::{Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing};
 
 use crate::allocation::AllocationError;
 use crate::dialect;
+use crate::keys;
 use crate::object::Pod;
 
 /// Namespace and name.
@@ -49,6 +50,15 @@ pub fn is_over(pod: &Pod) -> bool {
 /// explain` say it. `schedulers`: the names of those that ask Sublet.
 #[must_use]
 pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (String, String) {
+    if pod.metadata.annotations.contains_key(keys::MIRROR) {
+        return (
+            "it is a static pod, which its node's kubelet runs from a file and nobody places"
+                .to_owned(),
+            "take the GPU out of that file, and ask for it in a pod that a scheduler places, such \
+             as a DaemonSet's"
+                .to_owned(),
+        );
+    }
     let anew = "delete the pod, so that it is placed anew".to_owned();
     if let Some(problem) = problem {
         return (problem.to_owned(), anew);
@@ -59,7 +69,12 @@ pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (Strin
             format!("it was placed by the scheduler {name}, which does not ask Sublet"),
             format!("give it `schedulerName: {ours}`"),
         ),
-        _ => ("whoever bound it recorded no GPU".to_owned(), anew),
+        _ => (
+            "whoever bound it, or wrote `nodeName` into it, recorded no GPU".to_owned(),
+            "leave `spec.nodeName` out of what it is made from, if it is there, and delete the pod, \
+             so that it is placed anew"
+                .to_owned(),
+        ),
     }
 }
 

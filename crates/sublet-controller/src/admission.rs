@@ -13,7 +13,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sublet_api::dialect::{ClaimError, claim_of};
+use sublet_api::dialect::{ClaimError, claim_of, remarks};
 use sublet_api::group::is_queued;
 use sublet_api::keys;
 use sublet_api::object::Pod;
@@ -68,6 +68,16 @@ pub(crate) enum AdmissionError {
     /// It asks for a flavor in a way that cannot be served.
     #[error(transparent)]
     Flavor(#[from] FlavorError),
+    /// Its author has chosen the node, and nobody has chosen a card there.
+    #[error(
+        "`spec.nodeName` is `{node}`, and the pod asks for a GPU: nobody would choose its card, and \
+         node {node} would fail it; leave `nodeName` out, and say `nodeSelector: \
+         {{kubernetes.io/hostname: {node}}}` if it must be this node"
+    )]
+    NodeChosen {
+        /// The node.
+        node: String,
+    },
 }
 
 /// Decides about a pod; `labels` are its namespace's, and `flavors` those that there are, if they
@@ -120,21 +130,45 @@ pub(crate) fn admit(
         admitted.patch = Patch(if queues { patch } else { Vec::new() });
         return Ok(admitted);
     };
-    let slots = match labels.get(keys::ADD_SLOTS_LABEL).map(String::as_str) {
-        None => rules.slots,
-        Some("true") => true,
-        Some("false") => false,
-        Some(other) => {
-            admitted.warnings.push(format!(
-                "the namespace's label `{}` is `{other}`; write `true` or `false`",
-                keys::ADD_SLOTS_LABEL
-            ));
-            rules.slots
-        }
-    };
-    equip(pod, &object["spec"], &claim, slots, &mut patch);
+    let node = &pod.spec.node_name;
+    if !node.is_empty() {
+        return Err(AdmissionError::NodeChosen { node: node.clone() });
+    }
+    admitted.warnings.extend(remarks(&claim, rules.unit));
+    let advertise = advertise(labels, rules).unwrap_or_else(|warning| {
+        admitted.warnings.push(warning);
+        of_all(rules)
+    });
+    equip(pod, &object["spec"], &claim, advertise, &mut patch);
     admitted.patch = Patch(patch);
     Ok(admitted)
+}
+
+/// How nodes advertise memory to pods of a namespace with these labels.
+///
+/// # Errors
+/// Its label says neither; what to tell people.
+fn advertise(
+    labels: &BTreeMap<String, String>,
+    rules: &AdmissionRules,
+) -> Result<Advertise, String> {
+    match labels.get(keys::ADD_SLOTS_LABEL).map(String::as_str) {
+        None => Ok(of_all(rules)),
+        Some("true") => Ok(Advertise::Slots),
+        Some("false") => Ok(Advertise::Units),
+        Some(other) => Err(format!(
+            "the namespace's label `{}` is `{other}`; write `true` or `false`",
+            keys::ADD_SLOTS_LABEL
+        )),
+    }
+}
+
+/// How nodes advertise memory to pods whose namespace does not say it.
+fn of_all(rules: &AdmissionRules) -> Advertise {
+    match rules.slots {
+        true => Advertise::Slots,
+        false => Advertise::Units,
+    }
 }
 
 /// The scheduler that the pod will have.
@@ -185,11 +219,13 @@ fn gate(spec: &Value) -> PatchOperation {
 }
 
 /// What each container of a claim needs beside its request. `spec`: the pod's, as it was sent.
-fn equip(pod: &Pod, spec: &Value, claim: &Claim, slots: bool, patch: &mut Vec<PatchOperation>) {
-    let advertise = match slots {
-        true => Advertise::Slots,
-        false => Advertise::Units,
-    };
+fn equip(
+    pod: &Pod,
+    spec: &Value,
+    claim: &Claim,
+    advertise: Advertise,
+    patch: &mut Vec<PatchOperation>,
+) {
     let needs_slot = claim.carrier_on(advertise) == Carrier::Slots;
     for part in claim.containers() {
         let (list, containers) = match part.role {

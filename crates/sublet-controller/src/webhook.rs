@@ -267,8 +267,11 @@ fn decide(
 ) -> Result<(&'static str, AdmissionResponse), String> {
     let mut response = request.allow();
     match admit(request.object()?, labels, flavors, rules) {
-        Err(AdmissionError::Claim(refusal)) => Ok(("refused", response.deny(refusal))),
-        Err(AdmissionError::Flavor(refusal)) => Ok(("refused", response.deny(refusal))),
+        Err(
+            refusal @ (AdmissionError::Claim(_)
+            | AdmissionError::Flavor(_)
+            | AdmissionError::NodeChosen { .. }),
+        ) => Ok(("refused", response.deny(refusal))),
         Err(error) => Err(error.to_string()),
         Ok(admitted) => {
             response.warnings = (!admitted.warnings.is_empty()).then_some(admitted.warnings);

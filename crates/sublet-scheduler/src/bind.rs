@@ -156,7 +156,18 @@ async fn see_through(
         .get_or_create(&OutcomeLabel { outcome: label })
         .inc();
     match why {
-        None => tracing::info!(pod = %waiting.pod, %node, "bound"),
+        None => {
+            tracing::info!(pod = %waiting.pod, %node, "bound");
+            // Whoever made a Deployment does not see what the webhook says of its pods.
+            let unit = scheduler.state().engine.options().unit;
+            for message in dialect::remarks(&waiting.claim, unit) {
+                let text = EventText {
+                    reason: "GpuMemorySmall",
+                    message,
+                };
+                crate::events::post(&scheduler, &waiting.pod, &waiting.uid, text);
+            }
+        }
         Some(why) => {
             tracing::warn!(pod = %waiting.pod, %node, why, "not bound");
             // For others the kube-scheduler's own event says it.

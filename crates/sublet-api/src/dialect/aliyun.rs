@@ -18,6 +18,10 @@ use crate::object::{Node, Pod};
 
 pub(super) struct Aliyun;
 
+/// An amount below this is meant in GiB where a unit is a MiB: GPUShare's own samples ask for `2`. No
+/// card has as many GiB, and a CUDA context alone takes more MiB.
+const FEW_MIB: u64 = 64;
+
 impl Dialect for Aliyun {
     fn name(&self) -> DialectName {
         DialectName("aliyun")
@@ -46,6 +50,20 @@ impl Dialect for Aliyun {
             portion: Portion::Part(part),
             ..Demand::of_memory(amount)
         }))
+    }
+
+    fn remark(&self, container: &ContainerClaim, unit: Unit) -> Option<String> {
+        let (asked, name) = (memory_of(container).get(), &container.name);
+        let is_odd = unit == Unit::MiB && asked < FEW_MIB;
+        is_odd.then(|| {
+            format!(
+                "container {name} asks for {asked} of `{resource}`, and one is a MiB here \
+                 (--memory-unit): that is {asked} MiB of a GPU, too little for any CUDA program; if \
+                 GiB are meant, write {}",
+                asked << 10,
+                resource = keys::ALIYUN_GPU_MEM,
+            )
+        })
     }
 
     fn cards(&self, node: &Node, defaults: NodeDefaults) -> Result<Option<NodeCards>, NodeError> {

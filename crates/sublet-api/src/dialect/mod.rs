@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use sublet_model::{
     Allocation, CardWishes, Carrier, Claim, Class, ContainerCards, ContainerClaim, Demand,
-    DialectName, Identity, Inventory, MiB, NodeFacts, Sharing,
+    DialectName, Identity, Inventory, MiB, NodeFacts, Sharing, Unit,
 };
 
 pub(crate) use self::asked::containers;
@@ -78,6 +78,11 @@ pub trait Dialect: Sync {
     /// # Errors
     /// What it asks cannot be served, with the field that says so.
     fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError>;
+
+    /// What whoever wrote the container should know of what it asks, although it can be served.
+    fn remark(&self, _container: &ContainerClaim, _unit: Unit) -> Option<String> {
+        None
+    }
 
     /// Which cards the containers of one pod have.
     fn container_cards(&self) -> ContainerCards {
@@ -290,6 +295,15 @@ fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
     let name = claim.dialect()?;
     let found = DIALECTS.iter().find(|dialect| dialect.name() == name);
     found.copied()
+}
+
+/// What whoever wrote the pod should know of what it asks, although it can be served. `unit`: what
+/// one [`keys::ALIYUN_GPU_MEM`] is.
+#[must_use]
+pub fn remarks(claim: &Claim, unit: Unit) -> Vec<String> {
+    let dialect = dialect_of(claim);
+    let remark = |container| dialect.and_then(|dialect| dialect.remark(container, unit));
+    claim.containers().iter().filter_map(remark).collect()
 }
 
 /// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;

@@ -123,6 +123,24 @@ fn claims_are_read_in_both_units_and_counted_as_kubernetes_counts() {
 }
 
 #[test]
+fn few_units_of_a_mib_are_remarked_on() {
+    let said = |picture: &str, unit| remarks(&claim(picture, unit).unwrap().unwrap(), unit);
+    let few = "a aliyun.com/gpu-mem=2; b aliyun.com/gpu-mem=64; init: i aliyun.com/gpu-mem=63";
+    let [init, main] = &said(few, Unit::MiB)[..] else {
+        panic!("{:?}", said(few, Unit::MiB))
+    };
+    assert!(init.starts_with("container i asks for 63 of"), "{init}");
+    assert_eq!(
+        main,
+        "container a asks for 2 of `aliyun.com/gpu-mem`, and one is a MiB here (--memory-unit): that \
+         is 2 MiB of a GPU, too little for any CUDA program; if GiB are meant, write 2048"
+    );
+    assert!(said(few, Unit::GiB).is_empty());
+    assert!(said("a nvidia.com/gpumem=2", Unit::MiB).is_empty());
+    assert!(said("a nvidia.com/gpu=1", Unit::MiB).is_empty());
+}
+
+#[test]
 fn bad_claims_are_named() {
     let refused = |picture| claim(picture, Unit::MiB).unwrap_err();
     assert_eq!(

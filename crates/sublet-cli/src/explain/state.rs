@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sublet_api::dialect::{claim_of, is_assigned};
+use sublet_api::dialect::{claim_of, is_assigned, remarks};
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::pod_rules;
 use sublet_api::{
@@ -124,21 +124,41 @@ pub(super) fn state(
             (State::BadClaim { what }, Vec::new())
         }
         Ok(None) => (State::NoGpu, Vec::new()),
-        Ok(Some(claim)) if !pod.spec.node_name.is_empty() => {
-            (bound(objects, pod, claim, options), Vec::new())
+        Ok(Some(claim)) => {
+            // Another scheduler may mean another unit.
+            let is_ours = options.schedulers.iter().any(|it| it == scheduler_of(pod));
+            let said = is_ours.then(|| remarks(&claim, options.unit));
+            let (state, mut notes) = state_of(objects, pod, claim, options);
+            let said = said.into_iter().flatten();
+            notes.extend(said.map(|remark| format!("warning: {remark}")));
+            (state, notes)
         }
-        Ok(Some(_)) if pod.metadata.deletion_timestamp.is_some() => (State::Deleting, Vec::new()),
-        Ok(Some(_)) if !pod.spec.scheduling_gates.is_empty() => {
-            let gates = pod.spec.scheduling_gates.iter();
-            let gates = gates.map(|gate| gate.name.clone()).collect();
-            (State::Gated { gates }, Vec::new())
-        }
-        Ok(Some(_)) if !options.schedulers.iter().any(|it| it == scheduler_of(pod)) => {
-            let name = scheduler_of(pod).to_owned();
-            (State::OtherScheduler { name }, Vec::new())
-        }
-        Ok(Some(_)) => waiting(objects, pod, options),
     }
+}
+
+/// The state of a pod that asks for that.
+fn state_of(
+    objects: &ClusterObjects,
+    pod: &Pod,
+    claim: Claim,
+    options: &ExplainOptions,
+) -> (State, Vec<String>) {
+    if !pod.spec.node_name.is_empty() {
+        return (bound(objects, pod, claim, options), Vec::new());
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return (State::Deleting, Vec::new());
+    }
+    if !pod.spec.scheduling_gates.is_empty() {
+        let gates = pod.spec.scheduling_gates.iter();
+        let gates = gates.map(|gate| gate.name.clone()).collect();
+        return (State::Gated { gates }, Vec::new());
+    }
+    if !options.schedulers.iter().any(|it| it == scheduler_of(pod)) {
+        let name = scheduler_of(pod).to_owned();
+        return (State::OtherScheduler { name }, Vec::new());
+    }
+    waiting(objects, pod, options)
 }
 
 fn over(pod: &Pod, options: &ExplainOptions) -> State {

@@ -92,8 +92,8 @@ fn every_state_is_told_in_a_sentence() {
     );
     assert_eq!(
         check("", "3", "  nodeName: n1\n"),
-        "is on node n1, but which GPU it has is not known: whoever bound it recorded no GPU; \
-         meanwhile 3 MiB of each GPU there is kept free for it"
+        "is on node n1, but which GPU it has is not known: whoever bound it, or wrote `nodeName` into \
+         it, recorded no GPU; meanwhile 3 MiB of each GPU there is kept free for it"
     );
     let index = |value| format!("annotations: {{ALIYUN_COM_GPU_MEM_IDX: \"{value}\"}}");
     assert_eq!(
@@ -136,6 +136,49 @@ fn a_pod_of_another_scheduler_is_not_ours() {
         answer.notes,
         ["hint: give it `schedulerName: sublet-scheduler`"]
     );
+}
+
+/// Its author has chosen the node, or a kubelet runs it from a file: to delete it mends neither.
+#[test]
+fn a_pod_that_nobody_placed_is_advised_by_who_made_it() {
+    let advice = |meta: &str| {
+        let pod = pod(&format!("name: p-0, {meta}"), "3", "  nodeName: n1\n");
+        let answer = explained(&(NODES.to_owned() + &pod), Format::Table);
+        (answer.text, answer.notes)
+    };
+    let (text, notes) = advice("");
+    assert!(text.contains("whoever bound it, or wrote `nodeName` into it, recorded no GPU"));
+    let cure = "hint: leave `spec.nodeName` out of what it is made from, if it is there, and delete \
+                the pod, so that it is placed anew";
+    assert_eq!(notes[1], cure);
+    let mirror = "annotations: {kubernetes.io/config.mirror: x}";
+    let (text, notes) = advice(mirror);
+    assert!(text.contains("it is a static pod, which its node's kubelet runs from a file"));
+    let cure = "hint: take the GPU out of that file, and ask for it in a pod that a scheduler places, \
+                such as a DaemonSet's";
+    assert_eq!(notes[1], cure);
+    // By whichever scheduler's name.
+    let pod = pod(&format!("name: p-0, {mirror}"), "300", "  nodeName: n1\n");
+    let stock = pod.replace("sublet-scheduler", "default-scheduler");
+    let answer = explained(&(NODES.to_owned() + &stock), Format::Table);
+    assert_eq!(answer.notes, [cure]);
+}
+
+#[test]
+fn few_units_of_a_mib_are_remarked_on_whatever_becomes_of_the_pod() {
+    for rest in [
+        "",
+        "  nodeName: n1\n",
+        "  schedulingGates: [{name: queue}]\n",
+    ] {
+        let answer = explained(
+            &(NODES.to_owned() + &pod("name: p-0", "2", rest)),
+            Format::Table,
+        );
+        let warning =
+            "warning: container c asks for 2 of `aliyun.com/gpu-mem`, and one is a MiB here";
+        assert!(answer.notes[0].starts_with(warning), "{:?}", answer.notes);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sublet_api::dialect::{add_slots, binding_annotations, claim_of};
+use sublet_api::dialect::{add_slots, binding_annotations, claim_of, remarks};
 use sublet_api::object::Pod;
 use sublet_api::stock::pod_rules;
 use sublet_api::{is_over, pod_key, pod_uid, scheduler_of};
@@ -132,7 +132,7 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         claim: Arc::clone(&pod.claim),
         outcome: place(&mut cluster, &pod, options),
     });
-    let pods = pods.collect();
+    let pods: Vec<PlannedPod> = pods.collect();
     let mut notes = Vec::new();
     if passed_over > 0 {
         notes.push(format!(
@@ -146,11 +146,25 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
              adds when they are created; without it, write it yourself"
         ));
     }
+    notes.extend(few_units(&pods, options.unit));
     Plan {
         pods,
         unreadable,
         notes,
     }
+}
+
+/// What the authors of pods should know of what they ask: of the first, and how many others.
+fn few_units(pods: &[PlannedPod], unit: Unit) -> Option<String> {
+    let remarks = |pod: &PlannedPod| remarks(&pod.claim, unit).into_iter().next();
+    let mut told = pods
+        .iter()
+        .filter_map(|pod| Some((&pod.pod, remarks(pod)?)));
+    let (pod, remark) = told.next()?;
+    Some(match told.count() {
+        0 => format!("warning: pod {pod}: {remark}"),
+        more => format!("warning: pod {pod}, and {more} pods like it: {remark}"),
+    })
 }
 
 /// Gives pods that are not created yet the slots that the webhook gives them then. Returns how many

@@ -58,8 +58,33 @@ fn table(text: &str) -> Answer {
 
 fn json(text: &str) -> serde_json::Value {
     let answer = planned(&[text], Format::Json, "binpack");
-    assert_eq!(answer.notes, Vec::<String>::new());
+    assert_eq!(untiny(&answer), Vec::<&str>::new());
     serde_json::from_str(&answer.text).unwrap()
+}
+
+/// The notes, but that a pod asks for few units: most pods here do.
+fn untiny(answer: &Answer) -> Vec<&str> {
+    let notes = answer.notes.iter().map(String::as_str);
+    notes.filter(|note| !note.contains(TINY)).collect()
+}
+
+const TINY: &str = "of `aliyun.com/gpu-mem`, and one is a MiB here (--memory-unit)";
+
+#[test]
+fn few_units_of_a_mib_are_remarked_on_once() {
+    let of = |amounts: &[&str]| {
+        let pods = amounts.iter().enumerate();
+        let pods = pods.map(|(at, amount)| waiting(&format!("p{at}"), amount, "", ""));
+        let notes = table(&(NODE.to_owned() + &pods.collect::<String>())).notes;
+        notes.iter().any(|note| note.contains(TINY)).then_some(notes)
+    };
+    assert_eq!(of(&["64"]), None);
+    let one = of(&["64", "2"]).unwrap();
+    let words = "warning: pod default/p1: container c asks for 2 of `aliyun.com/gpu-mem`";
+    assert!(one[0].starts_with(words), "{one:?}");
+    let three = of(&["1", "2", "3"]).unwrap();
+    let words = "warning: pod default/p0, and 2 pods like it: container c asks for 1 of";
+    assert!(three[0].starts_with(words) && three.len() == 1, "{three:?}");
 }
 
 #[test]
@@ -230,7 +255,7 @@ default/gated is gated by queue
 "
     );
     assert_eq!(
-        answer.notes,
+        untiny(&answer),
         [
             "note: 1 waiting pods of other schedulers ask for no GPU and are passed over; they may yet \
           take CPU and memory"
@@ -297,7 +322,7 @@ fn an_opportunistic_pod_goes_where_least_use_was_measured() {
     let text = nodes(r#"{"0":{"percent":900,"pods":0}}"#) + &pods[0];
     let answer = planned(&[&text], Format::Json, "binpack");
     let note = "`metadata.annotations.sublet.dev/measured-use`: GPU 0 is busy for 900 % of its";
-    assert!(answer.notes[0].contains(note), "{:?}", answer.notes);
+    assert!(untiny(&answer)[0].contains(note), "{:?}", answer.notes);
     let plan = serde_json::from_str(&answer.text).unwrap();
     assert_eq!(places(plan), ["n2/0"]);
 }

@@ -241,6 +241,52 @@ fn what_cannot_be_served_is_refused_with_the_name_of_the_field() {
     assert_eq!(after(&mirror, &labels(&[]), &rules()), mirror);
 }
 
+/// GPUShare's own samples mean GiB.
+#[test]
+fn few_units_of_a_mib_are_warned_of() {
+    let warned = |limits: &Value, unit| {
+        let rules = AdmissionRules { unit, ..rules() };
+        let pod = pod("sublet-scheduler", limits);
+        admit(&pod, &labels(&[]), None, &rules).unwrap().warnings
+    };
+    let few = json!({"aliyun.com/gpu-mem": "2"});
+    let [warning] = &warned(&few, Unit::MiB)[..] else {
+        panic!("no warning")
+    };
+    let words = "container c0 asks for 2 of `aliyun.com/gpu-mem`, and one is a MiB here";
+    assert!(warning.starts_with(words), "{warning}");
+    assert_eq!(warned(&few, Unit::GiB), [""; 0]);
+    let more = json!({"aliyun.com/gpu-mem": "64"});
+    assert_eq!(warned(&more, Unit::MiB), [""; 0]);
+}
+
+#[test]
+fn a_gpu_pod_whose_author_chose_its_node_is_refused() {
+    let on_node = |scheduler, limits: &Value| {
+        let mut pod = pod(scheduler, limits);
+        pod["spec"]["nodeName"] = json!("n1");
+        pod
+    };
+    let part = json!({"aliyun.com/gpu-mem": "100"});
+    let bound = on_node("sublet-scheduler", &part);
+    let refusal = admit(&bound, &labels(&[]), None, &rules()).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "`spec.nodeName` is `n1`, and the pod asks for a GPU: nobody would choose its card, and node n1 \
+         would fail it; leave `nodeName` out, and say `nodeSelector: {kubernetes.io/hostname: n1}` if \
+         it must be this node"
+    );
+    let mut mirror = bound;
+    mirror["metadata"]["annotations"] = json!({keys::MIRROR: "x"});
+    for pod in [
+        mirror,
+        on_node("sublet-scheduler", &json!({"cpu": "1"})),
+        on_node("other", &part),
+    ] {
+        assert_eq!(after(&pod, &labels(&[]), &rules()), pod);
+    }
+}
+
 fn any_container() -> impl Strategy<Value = Value> {
     let amounts = prop::collection::btree_map(
         prop::sample::select(vec![

@@ -215,6 +215,37 @@ fn refuses(world: &World) -> Result<()> {
         let said = format!("admission webhook \"pods.sublet.dev\" denied the request: {words}");
         ensure!(error.contains(&said), "{error}");
     }
+    // Nobody would choose the card. What a kubelet runs from a file is there already.
+    let part = json!({PART: "100"});
+    let mut there = named(pod("there", "default", &part), "sublet-scheduler");
+    there["spec"]["nodeName"] = json!("n1");
+    let error = make(world, &there).expect_err("it is refused").to_string();
+    ensure!(error.contains("`spec.nodeName` is `n1`"), "{error}");
+    there["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    make(world, &there)?;
+    let (_, text, notes) = world.sublet(&["explain", "pod", "there"])?;
+    ensure!(text.contains("it is a static pod"), "{text}");
+    ensure!(notes.contains("take the GPU out of that file"), "{notes}");
+    // GPUShare's own samples mean GiB.
+    let few = named(
+        pod("few", "default", &json!({PART: "2"})),
+        "sublet-scheduler",
+    );
+    let args = [
+        "create",
+        "--dry-run=server",
+        "--warnings-as-errors",
+        "-f",
+        "-",
+    ];
+    let warned = world.cluster.kubectl_with_input(&args, &few.to_string());
+    let warned = warned.err().context("no warning")?.to_string();
+    ensure!(
+        warned.contains("asks for 2 of `aliyun.com/gpu-mem`"),
+        "{warned}"
+    );
+    make(world, &few)?;
+    world.until_event("few", "that is 2 MiB of a GPU")?;
     // Whoever makes pods for others says it where people look.
     let deployed = yaml::Pod {
         name: "deployed",

@@ -5,7 +5,7 @@ use super::*;
 /// What is said of odd objects; all else is planned.
 fn odd(text: &str) -> Vec<String> {
     let answer = table(text);
-    let notes = answer.notes.iter();
+    let notes = untiny(&answer).into_iter();
     notes
         .map(|note| {
             let rest = note.strip_prefix("warning: ");
@@ -89,7 +89,7 @@ fn one_odd_object_costs_nothing_but_itself() {
         );
         let strict = planned_so(&[&text], "binpack", how(Format::Json, true));
         assert_eq!((strict.code, &strict.text), (BAD_INPUT, &answer.text));
-        assert!(strict.notes[0].starts_with("error: file1: document 2"));
+        assert!(untiny(&strict)[0].starts_with("error: file1: document 2"));
     }
 }
 
