@@ -26,6 +26,8 @@ pub enum KeyKind {
     ElasticQuotaLabel,
     /// On ElasticQuotas.
     ElasticQuotaAnnotation,
+    /// On Events.
+    EventAnnotation,
     /// In a container's environment.
     Variable,
     /// The beginning of a ConfigMap's name.
@@ -393,6 +395,11 @@ keys! {
         QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
         /// what it may use now, as amounts by resource; written by the controller (Koordinator)
         QUOTA_RUNTIME = "quota.scheduling.koordinator.sh/runtime",
+    }
+    EventAnnotation {
+        /// pods of the event's object that were created no later than this, and that lacked what the
+        /// webhook gives to pods, were deleted once, so that it makes others
+        MADE_ANEW_UNTIL = "sublet.dev/made-anew-until",
     }
     Variable {
         /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;

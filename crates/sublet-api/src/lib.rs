@@ -47,7 +47,7 @@ pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };
 pub use not_isolated::NotIsolated;
-pub use pod::{bound_entry, is_over, pod_key, pod_uid, scheduler_of, unsaid};
+pub use pod::{bound_entry, is_over, is_unschedulable, pod_key, pod_uid, scheduler_of, unsaid};
 pub use preempting::{
     Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,
 };

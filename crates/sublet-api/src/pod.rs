@@ -46,6 +46,17 @@ pub fn is_over(pod: &Pod) -> bool {
             .all(|container| container.state.running.is_none())
 }
 
+/// Has the scheduler found no node for it, its own preemption included?
+#[must_use]
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    let mut conditions = pod.status.conditions.iter();
+    conditions.any(|condition| {
+        condition.kind == "PodScheduled"
+            && condition.status == "False"
+            && condition.reason == "Unschedulable"
+    })
+}
+
 /// Why a bound pod has no allocation that can be read, and what to do, as events and `sublet
 /// explain` say it. `schedulers`: the names of those that ask Sublet.
 #[must_use]

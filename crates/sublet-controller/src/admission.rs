@@ -13,7 +13,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sublet_api::dialect::{ClaimError, claim_of, remarks};
+use sublet_api::dialect::{ClaimError, add_slots, claim_of, remarks};
 use sublet_api::group::is_queued;
 use sublet_api::keys;
 use sublet_api::object::Pod;
@@ -169,6 +169,35 @@ fn of_all(rules: &AdmissionRules) -> Advertise {
         true => Advertise::Slots,
         false => Advertise::Units,
     }
+}
+
+/// The field that a pod lacks because nobody completed it when it was created: the API server lets
+/// nobody add it later, so the pod can never be placed. `None` for a pod that lacks nothing, and for
+/// one that would be refused if it were created now.
+///
+/// # Errors
+/// It asks for a flavor, and flavors are not known yet.
+pub(crate) fn lacking(
+    pod: &Pod,
+    labels: &BTreeMap<String, String>,
+    flavors: Option<&KnownFlavors>,
+    rules: &AdmissionRules,
+) -> Result<Option<&'static str>, FlavorError> {
+    let is_ours = rules.schedulers.iter().any(|one| one == scheduler_of(pod));
+    if !is_ours || pod.metadata.annotations.contains_key(keys::MIRROR) {
+        return Ok(None);
+    }
+    match expand(pod, labels, flavors) {
+        Ok(amounts) if amounts.is_empty() => {}
+        Ok(_) => return Ok(Some(keys::FLAVOR)),
+        Err(unread @ FlavorError::Unread(_)) => return Err(unread),
+        Err(_) => return Ok(None),
+    }
+    let Ok(Some(claim)) = claim_of(pod, rules.unit) else {
+        return Ok(None);
+    };
+    let advertise = advertise(labels, rules).unwrap_or(of_all(rules));
+    Ok(add_slots(&mut pod.clone(), &claim, advertise).then_some(keys::GPU_SLOT))
 }
 
 /// The scheduler that the pod will have.

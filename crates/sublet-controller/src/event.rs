@@ -7,6 +7,12 @@ use k8s_openapi::api::core::v1::Event;
 use serde_json::{Value, json};
 use sublet_client::{Act, ObjectAddress, Write};
 
+/// The place of the event of a reason about the object with this UID.
+pub(crate) fn event_address(reason: &str, namespace: &str, uid: &str) -> ObjectAddress {
+    let name = format!("{}.{uid}", reason.to_lowercase());
+    ObjectAddress::of::<Event>(Some(namespace), &name)
+}
+
 /// An event about an object. `kind`: `Normal` or `Warning`; `about`: an object reference.
 pub(crate) fn event(
     component: &'static str,
@@ -17,10 +23,9 @@ pub(crate) fn event(
     now: Timestamp,
 ) -> Write {
     let text = |field: &str| about[field].as_str().unwrap_or_default();
-    let name = format!("{}.{}", reason.to_lowercase(), text("uid"));
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     Write {
-        to: ObjectAddress::of::<Event>(Some(text("namespace")), &name),
+        to: event_address(reason, text("namespace"), text("uid")),
         act: Act::Apply(json!({
             "involvedObject": about,
             "type": kind,

@@ -5,13 +5,14 @@
 //! the API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
-//! known, review, webhook, listener; event, pace, preemptor, share_pods, queue.
+//! known, review, webhook, listener; event, pace, preemptor, incomplete, share_pods, queue.
 
 mod admission;
 mod bindings;
 mod event;
 mod flavors;
 mod hosts;
+mod incomplete;
 mod keeper;
 mod known;
 mod listener;
@@ -51,6 +52,7 @@ use tokio::sync::watch;
 
 use admission::AdmissionRules;
 use bindings::BindingRules;
+use incomplete::IncompletePods;
 use keeper::CertificateKeeper;
 use known::Known;
 use listener::{CALLS, ENDING};
@@ -177,8 +179,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let (metrics, registry) = ControllerMetrics::registered();
     let (vital, mut vigil) = vital();
     let known = follow_all(&client, args.queue, &vital);
-    let controllers = Controllers::new(&args, &known, &vital);
     let (certificate, certificate_known) = watch::channel(None);
+    let controllers = Controllers::new(&args, &known, &certificate_known, &vital);
     let following = follow_certificate(
         controllers.keeper.clone(),
         client.clone(),
@@ -262,12 +264,18 @@ fn follow_all(client: &Client, queue: bool, vital: &Vital) -> Known {
 struct Controllers {
     keeper: CertificateKeeper,
     preemptor: Preemptor,
+    incomplete: IncompletePods,
     share_pods: Option<SharePodKeeper>,
     queue: Option<QueueKeeper>,
 }
 
 impl Controllers {
-    fn new(args: &Args, known: &Known, vital: &Vital) -> Controllers {
+    fn new(
+        args: &Args,
+        known: &Known,
+        certificate: &watch::Receiver<Option<Arc<ServerConfig>>>,
+        vital: &Vital,
+    ) -> Controllers {
         let keeper = CertificateKeeper {
             configuration: args.webhook_configuration.clone(),
             binding_configuration: args.binding_configuration.clone(),
@@ -292,6 +300,12 @@ impl Controllers {
             vital: vital.clone(),
             writes_a_second: args.writes_per_second,
         });
+        let incomplete = IncompletePods {
+            rules: rules.clone(),
+            known: known.clone(),
+            namespace: args.namespace.clone(),
+            certificate: certificate.clone(),
+        };
         let share_pods = (!args.no_share_pods).then(|| SharePodKeeper {
             rules,
             known: known.clone(),
@@ -299,6 +313,7 @@ impl Controllers {
         Controllers {
             keeper,
             preemptor,
+            incomplete,
             share_pods,
             queue,
         }
@@ -316,9 +331,11 @@ impl Controllers {
             (|| client.clone(), || leadership.clone(), || metrics.clone());
         let keeping = govern(self.keeper, client(), leads(), PAUSES, metrics());
         let preempting = govern(self.preemptor, client(), leads(), PAUSES, metrics());
+        let completing = govern(self.incomplete, client(), leads(), PAUSES, metrics());
         let mut tasks = vec![
             vital.start_for_now("the keeper of certificates", keeping),
             vital.start_for_now("the preemptor", preempting),
+            vital.start_for_now("the keeper of incomplete pods", completing),
         ];
         if let Some(keeper) = self.share_pods {
             let sharing = govern(keeper, client(), leads(), PAUSES, metrics());

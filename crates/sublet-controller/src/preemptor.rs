@@ -20,7 +20,7 @@ use kube::runtime::{Controller, watcher};
 use kube::{Api, Client};
 use serde_json::json;
 use sublet_api::object::Pod;
-use sublet_api::{Preempting, Victim, keys, preempting_to_json, scheduler_of};
+use sublet_api::{Preempting, Victim, is_unschedulable, keys, preempting_to_json, scheduler_of};
 use sublet_client::{Act, ObjectAddress, PodWire, Write};
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, NoRescue, Policy};
@@ -49,12 +49,7 @@ pub(crate) struct Preemptor {
 impl Preemptor {
     /// Does this pod wait although its scheduler has done what it can?
     fn concerns(&self, pod: &Pod) -> bool {
-        let unschedulable = pod.status.conditions.iter().any(|condition| {
-            condition.kind == "PodScheduled"
-                && condition.status == "False"
-                && condition.reason == "Unschedulable"
-        });
-        unschedulable
+        is_unschedulable(pod)
             && self.schedulers.iter().any(|one| one == scheduler_of(pod))
             && pod.spec.preemption_policy != "Never"
             && pod.metadata.deletion_timestamp.is_none()

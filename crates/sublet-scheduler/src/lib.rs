@@ -35,6 +35,7 @@ use anyhow::Context;
 use sublet_plan::{EngineOptions, Policy};
 
 pub use onlooker::{Ear, Onlooker, Outlook, Sight};
+pub use preempt::SYSTEM_NAMESPACES;
 pub use routes::router;
 pub use state::Scheduler;
 

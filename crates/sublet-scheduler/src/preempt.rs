@@ -34,9 +34,9 @@ use crate::watches::Listing;
 /// (`podInitialBackoffSeconds`), so an older refusal belongs to an earlier cycle.
 const SAME_CYCLE_MS: u64 = 500;
 
-/// From these the controller evicts nobody, and a policy of the API server refuses it
+/// From these the controller evicts and deletes nobody, and a policy of the API server refuses it
 /// (`34-controller-policy.yaml`): what runs there, the cluster needs.
-pub(crate) const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+pub const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 type Labels = BTreeMap<String, String>;
 

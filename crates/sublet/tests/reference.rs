@@ -110,6 +110,7 @@ fn names(page: &mut String) {
             KeyKind::ElasticQuotaAnnotation,
             "Annotations of ElasticQuotas",
         ),
+        (KeyKind::EventAnnotation, "Annotations of Events"),
         (KeyKind::Variable, "Variables of containers"),
         (KeyKind::ConfigMap, "ConfigMaps"),
     ] {

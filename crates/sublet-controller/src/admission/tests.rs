@@ -287,6 +287,57 @@ fn a_gpu_pod_whose_author_chose_its_node_is_refused() {
     }
 }
 
+/// Only what creation alone can give, and only where the pod would be admitted now.
+#[test]
+fn what_an_uncompleted_pod_lacks_is_named() {
+    let with = AdmissionRules {
+        slots: true,
+        ..rules()
+    };
+    let half: sublet_api::FlavorSpec =
+        serde_json::from_value(json!({"memoryPercent": 50})).unwrap();
+    let flavors = KnownFlavors::from([("half".to_owned(), half)]);
+    let flavored = |name: &str| {
+        let mut pod = pod("sublet-scheduler", &json!({"cpu": "1"}));
+        pod["metadata"]["labels"] = json!({keys::FLAVOR: name});
+        pod
+    };
+    let part = json!({"aliyun.com/gpu-mem": "100"});
+    let ours = |limits: &Value| pod("sublet-scheduler", limits);
+    let slotted = json!({"aliyun.com/gpu-mem": "100", "sublet.dev/gpu-slot": "1"});
+    let own = json!({"sublet.dev/gpu-memory": "4Gi"});
+    for (pod, rules, wanted) in [
+        (ours(&part), rules(), None),
+        (ours(&part), with.clone(), Some(keys::GPU_SLOT)),
+        (ours(&slotted), with.clone(), None),
+        (ours(&own), rules(), Some(keys::GPU_SLOT)),
+        (flavored("half"), rules(), Some(keys::FLAVOR)),
+        (flavored("none"), rules(), None),
+        (ours(&json!({"cpu": "1"})), with.clone(), None),
+        (
+            ours(&json!({"aliyun.com/gpu-mem": "1k5"})),
+            with.clone(),
+            None,
+        ),
+        (pod("other", &part), with.clone(), None),
+    ] {
+        let read = Pod::deserialize(&pod).unwrap();
+        let lacks = lacking(&read, &labels(&[]), Some(&flavors), &rules).unwrap();
+        assert_eq!(lacks, wanted, "{pod}");
+        // Once admitted, it lacks nothing.
+        if lacks.is_some() {
+            let mut made = pod.clone();
+            let admitted = admit(&pod, &labels(&[]), Some(&flavors), &rules).unwrap();
+            json_patch::patch(&mut made, &admitted.patch).unwrap();
+            let read = Pod::deserialize(&made).unwrap();
+            let lacks = lacking(&read, &labels(&[]), Some(&flavors), &rules);
+            assert_eq!(lacks, Ok(None), "{made}");
+        }
+    }
+    let early = Pod::deserialize(&flavored("half")).unwrap();
+    assert!(lacking(&early, &labels(&[]), None, &rules()).is_err());
+}
+
 fn any_container() -> impl Strategy<Value = Value> {
     let amounts = prop::collection::btree_map(
         prop::sample::select(vec![

@@ -158,7 +158,31 @@ fn use_everything(world: &World, node: &str) -> Result<()> {
     })?;
     world.cluster.apply(SHARE_POD)?;
     world.until_placed("shared")?;
-    make_room(world)
+    make_room(world)?;
+    make_anew(world)
+}
+
+/// Has the controller delete a pod that lacks a slot, which its namespace gives only now.
+fn make_anew(world: &World) -> Result<()> {
+    let lacking = yaml::Pod {
+        name: "lacking",
+        limits: &["aliyun.com/gpu-mem: 20000"],
+        ..yaml::Pod::default()
+    };
+    world.cluster.apply(&lacking.deployment(1))?;
+    let slots = ["label", "namespace", "default", "sublet.dev/add-slots=true"];
+    world.cluster.kubectl(&slots)?;
+    let mut look = 0;
+    eventually(|| {
+        // Nothing else of the pod changes.
+        look += 1;
+        let whom = ["label", "pods", "--selector=app=lacking", "--overwrite"];
+        let look = format!("look={look}");
+        world.cluster.kubectl(&[&whom[..], &[&look]].concat())?;
+        let pods = world.get(&["pods", "--selector=app=lacking"])?.to_string();
+        ensure!(pods.contains("sublet.dev/gpu-slot"), "not made anew");
+        Ok(())
+    })
 }
 
 /// A pod is made of it, and its status is written.

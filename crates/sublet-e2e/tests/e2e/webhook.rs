@@ -1,12 +1,13 @@
 //! The webhooks, called by the real API server: what becomes of a pod when it is created, and of a
 //! Binding by a stranger; and that nothing stops when the webhooks are away.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_e2e::{World, eventually, yaml};
-use sublet_testbed::{Signal, deployed};
+use sublet_testbed::{Signal, deployed, free_port};
 
 /// A pod of one container, in a namespace.
 fn pod(name: &str, namespace: &str, limits: &Value) -> Value {
@@ -280,6 +281,128 @@ fn outlives_the_webhook(world: &World) -> Result<()> {
     // And back, with what is stored.
     world.cluster.start_again(deployed::CONTROLLER)?;
     until_asked(world)
+}
+
+/// Names of the pods of `lacking`, and whether each has its slot.
+fn lacking(world: &World) -> Result<BTreeMap<String, bool>> {
+    let pods = world.get(&["pods", "--selector=app=lacking"])?;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let pods = pods
+        .iter()
+        .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let slot = |pod: &Value| {
+        let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+        !limits["sublet.dev/gpu-slot"].is_null()
+    };
+    let name = |pod: &Value| {
+        pod["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    Ok(pods.map(|pod| (name(pod), slot(pod))).collect())
+}
+
+/// Waits until the controller says this of a pod.
+fn until_advised(world: &World, pod: &str, words: &str) -> Result<()> {
+    eventually(|| {
+        let field = format!("involvedObject.name={pod},reason=IncompletePod");
+        let events = world
+            .get(&["events", "--field-selector", &field])?
+            .to_string();
+        ensure!(events.contains(words), "{pod}: {events}");
+        Ok(())
+    })
+}
+
+/// The API server does not reach the webhook, and the controller runs: each pod goes once and no
+/// more. When it does, the rest follows.
+#[test]
+fn pods_that_nobody_completed_are_made_anew_once() -> Result<()> {
+    let Some(world) = World::start()? else {
+        return Ok(());
+    };
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    let ports = world.start_controller(&[])?;
+    until_asked(&world)?;
+    world.call_webhook_at(free_port()?)?;
+    let own = json!({"sublet.dev/gpu-memory": "4Gi"});
+    eventually(|| {
+        let part = named(
+            pod("asked", "default", &json!({PART: "1"})),
+            "sublet-scheduler",
+        );
+        ensure!(field(&tried(&world, &part)?).is_none(), "it is still asked");
+        Ok(())
+    })?;
+
+    let limits = ["sublet.dev/gpu-memory: 4Gi"];
+    let many = yaml::Pod {
+        name: "lacking",
+        limits: &limits,
+        ..yaml::Pod::default()
+    };
+    world.cluster.apply(&many.deployment(2))?;
+    make(
+        &world,
+        &named(pod("lone", "default", &own), "sublet-scheduler"),
+    )?;
+    let mut job = named(pod("", "default", &own), "sublet-scheduler");
+    job["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"},
+        "spec": {"template": {
+            "metadata": {"labels": {"of": "once"}}, "spec": job["spec"],
+        }},
+    });
+    make(&world, &job)?;
+    let both = |pods: BTreeMap<String, bool>| {
+        ensure!(pods.len() == 2, "{pods:?}");
+        Ok(pods)
+    };
+    let first = eventually(|| both(lacking(&world)?))?;
+    let second = eventually(|| {
+        let pods = both(lacking(&world)?)?;
+        ensure!(
+            pods.keys().all(|name| !first.contains_key(name)),
+            "{pods:?}"
+        );
+        Ok(pods)
+    })?;
+    ensure!(second.values().all(|has| !has), "{second:?}");
+    for name in second.keys() {
+        until_advised(&world, name, "it was made anew already, and lacks it again")?;
+    }
+    ensure!(lacking(&world)? == second, "made anew twice");
+    until_advised(&world, "lone", "delete the pod and create it again")?;
+    let of_job = world.get(&["pods", "--selector=of=once"])?;
+    let of_job = of_job["items"][0]["metadata"]["name"]
+        .as_str()
+        .context("no pod")?
+        .to_owned();
+    until_advised(&world, &of_job, "counts this one as a failure")?;
+    world.get(&["pod", &of_job])?;
+
+    // The webhook is back, as a pod shows that comes now.
+    world.call_webhook_at(ports.calls)?;
+    until_asked(&world)?;
+    world
+        .cluster
+        .kubectl(&["scale", "deployment/lacking", "--replicas=3"])?;
+    let mut look = 0;
+    eventually(|| {
+        // They are looked at when something changes, or every few minutes.
+        look += 1;
+        let whom = ["label", "pods", "--selector=app=lacking", "--overwrite"];
+        world
+            .cluster
+            .kubectl(&[&whom[..], &[&format!("look={look}")]].concat())?;
+        let pods = lacking(&world)?;
+        ensure!(pods.len() == 3 && pods.values().all(|has| *has), "{pods:?}");
+        Ok(())
+    })?;
+    // Nothing that waits for something else goes.
+    world.get(&["pod", "lone"]).map(drop)
 }
 
 /// The name of the cluster's own scheduler.

@@ -42,6 +42,28 @@ spec:
   schedulingGates: [{name: sublet.dev/queue}, {name: example.org/later}]
   containers: [{name: c0, image: sublet.test/busybox:1}]
 ---
+apiVersion: v1
+kind: Pod
+metadata: {name: placed, namespace: default}
+spec: {nodeName: n1, containers: [{name: c0, image: sublet.test/busybox:1}]}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: set, namespace: default}
+spec:
+  selector: {matchLabels: {of: set}}
+  template:
+    metadata: {labels: {of: set}}
+    spec: {schedulerName: nobody, containers: [{name: c0, image: sublet.test/busybox:1}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once, namespace: default}
+spec:
+  template:
+    metadata: {labels: {of: job}}
+    spec: {schedulerName: nobody, restartPolicy: Never, containers: [{name: c0, image: sublet.test/busybox:1}]}
+---
 apiVersion: batch/v1
 kind: Job
 metadata: {name: work, namespace: default}
@@ -266,6 +288,24 @@ fn evict(world: &World, token: &Path, pod: (&str, &str), options: &Value) -> Res
         .kubectl_by(token, &args, Some(&eviction.to_string()))
 }
 
+/// The pod with that label, once there is one.
+fn pod_of(world: &World, label: &str) -> Result<String> {
+    eventually(|| {
+        let pods = world.get(&["pods", "--selector", &format!("of={label}")])?;
+        let name = pods["items"][0]["metadata"]["name"].as_str();
+        let name = name.context("there is none yet")?;
+        Ok(format!("default/pods/{name}"))
+    })
+}
+
+/// Would it delete a pod?
+fn delete(world: &World, token: &Path, pod: &str) -> Result<String> {
+    let path = format!("/api/v1/namespaces/{pod}?dryRun=All");
+    world
+        .cluster
+        .kubectl_by(token, &["delete", "--raw", &path], None)
+}
+
 #[test]
 fn a_stolen_controller_token_changes_nothing_that_others_run() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {
@@ -278,6 +318,13 @@ fn a_stolen_controller_token_changes_nothing_that_others_run() -> Result<()> {
     let tried = attacks(&world, &token);
     cluster.kubectl(&["delete", "serviceaccount", "operator"])?;
     cluster.kubectl(&["delete", "namespace", "privileged"])?;
+    cluster.kubectl(&[
+        "delete",
+        "replicaset/set",
+        "job/once",
+        "pod/placed",
+        "--force",
+    ])?;
     tried
 }
 
@@ -310,8 +357,17 @@ fn attacks(world: &World, token: &Path) -> Result<()> {
         let error = refused(evict(world, token, pod, &options)).with_context(|| attack)?;
         ensure!(error.contains(why), "{attack}: {error}");
     }
+    let of_job = pod_of(world, "job")?;
+    for (pod, why) in [
+        ("kube-system/pods/kube-proxy", "deletes no pod in namespace"),
+        ("default/pods/placed", "deletes no pod that has a node"),
+        ("default/pods/own", "deletes only pods that a ReplicaSet"),
+        (of_job.as_str(), "deletes only pods that a ReplicaSet"),
+    ] {
+        let error = refused(delete(world, token, pod))?;
+        ensure!(error.contains(why), "deletes {pod}: {error}");
+    }
     for path in [
-        "/api/v1/namespaces/default/pods/own",
         "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/sublet-pods",
         "/apis/batch/v1/namespaces/default/jobs/work",
     ] {
@@ -324,6 +380,7 @@ fn attacks(world: &World, token: &Path) -> Result<()> {
             .with_context(|| format!("{object} {change}"))?;
     }
     make(world, token, "default", &json!({}))?;
+    delete(world, token, &pod_of(world, "set")?)?;
     let uid = world.get(&["pod", "own"])?["metadata"]["uid"].clone();
     let of_it = json!({ "preconditions": { "uid": uid } });
     evict(world, token, ("default", "own"), &of_it)?;
