@@ -76,7 +76,10 @@ fn few_units_of_a_mib_are_remarked_on_once() {
         let pods = amounts.iter().enumerate();
         let pods = pods.map(|(at, amount)| waiting(&format!("p{at}"), amount, "", ""));
         let notes = table(&(NODE.to_owned() + &pods.collect::<String>())).notes;
-        notes.iter().any(|note| note.contains(TINY)).then_some(notes)
+        notes
+            .iter()
+            .any(|note| note.contains(TINY))
+            .then_some(notes)
     };
     assert_eq!(of(&["64"]), None);
     let one = of(&["64", "2"]).unwrap();
