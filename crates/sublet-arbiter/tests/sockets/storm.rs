@@ -61,7 +61,8 @@ fn whatever_they_send_the_arbiter_goes_on() {
         if let Err(why) = ended {
             struck.kill();
             let at: Vec<u64> = attackers.iter().map(Attacker::step).collect();
-            panic!("{why}; seed {seed}, attackers at steps {at:?}");
+            let said = struck.last_words();
+            panic!("{why}; seed {seed}, attackers at steps {at:?}; it said: {said}");
         }
         honest.join().expect("an honest user got no answer")
     });

@@ -78,8 +78,13 @@ impl Struck {
     /// How it ended, if it has.
     pub(super) fn end(&self) -> Option<String> {
         let status = self.child.lock().unwrap().try_wait().unwrap()?;
+        Some(format!("{status}: {}", self.last_words()))
+    }
+
+    /// Its own words about its end. It may have begun to end, and wait for a file before it has.
+    pub(super) fn last_words(&self) -> String {
         let said = std::fs::read_to_string(self.base().join(LAST_WORDS));
-        Some(format!("{status}: {}", said.unwrap_or_default().trim()))
+        said.unwrap_or_default().trim().to_owned()
     }
 
     /// Where the folder of such files is, if there are any.
