@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::screen::heading;
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
+use crate::stale;
 
 /// Measure, and store the figures in docs/benchmarks/.
 #[derive(Args)]
@@ -23,10 +24,19 @@ use crate::setup::{Components, cargo, product, program, repository, run as run_c
   cargo xtask bench queue               what the job queue costs, beside Kueue
   cargo xtask bench replay              how long jobs of a trace wait in the queue
   cargo xtask bench agent               how fast a real node starts pods
-  cargo xtask bench scheduler --help    what can be chosen")]
+  cargo xtask bench scheduler --help    what can be chosen
+  cargo xtask bench --stale             stored figures whose crates changed since")]
 pub(crate) struct Arguments {
+    /// Measure nothing: list the stored figures whose crates changed since they were measured, with
+    /// lines changed and age.
+    #[arg(long, conflicts_with = "what")]
+    stale: bool,
     /// What to measure, and options of that benchmark.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        required_unless_present = "stale",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     what: Vec<String>,
 }
 
@@ -35,6 +45,10 @@ const DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 /// Runs a benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.stale {
+        println!("{}", stale::list());
+        return Ok(());
+    }
     let what = arguments.what.join(" ");
     // Said before minutes of building.
     ensure!(
@@ -92,10 +106,28 @@ fn needs_gpu(what: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{needs_cluster, needs_gpu};
+    use clap::Parser;
+
+    use super::{Arguments, needs_cluster, needs_gpu};
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn stale_stands_alone_and_a_benchmark_has_options_of_its_own() {
+        let read = |line: &str| Line::try_parse_from(words(line)).map(|line| line.arguments);
+        assert!(read("bench --stale").is_ok_and(|arguments| arguments.stale));
+        let quick = read("bench plan --write").unwrap();
+        assert_eq!((quick.stale, quick.what), (false, words("plan --write")));
+        assert!(read("bench --stale plan").is_err());
+        assert!(read("bench").is_err());
     }
 
     #[test]

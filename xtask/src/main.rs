@@ -21,6 +21,7 @@ mod release;
 mod screen;
 mod setup;
 mod soak;
+mod stale;
 mod test;
 #[cfg(test)]
 mod tidy;

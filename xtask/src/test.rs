@@ -16,6 +16,7 @@ use crate::pip;
 use crate::release;
 use crate::screen::{Cost, heading};
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
+use crate::stale;
 
 /// Run every test, cheapest first; stops at the first failure.
 #[derive(Args)]
@@ -144,6 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         })?;
         eprintln!("end to end: {cost}");
     }
+    println!("{}", stale::list());
     heading(&format!("all passed in {whole}"));
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Each failure names the file and what to do. Rules that clippy or rustc can hold are in the
 //! workspace's lint table instead.
 
+mod benchmarks;
 mod documents;
 mod names;
 

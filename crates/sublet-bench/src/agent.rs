@@ -17,7 +17,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use sublet_e2e::{AGENT, GpuNode};
-use sublet_testbed::Binaries;
+use sublet_testbed::{Binaries, bench};
 
 use crate::machine;
 use crate::report::{Report, Verdict, short};
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut report = Report::default();
     report.say("# The agent, on a real node");
     report.say("Written by `cargo xtask bench agent --write`.");
-    report.say(&machine::description(&binaries, &repository));
+    report.say(&machine::description(&bench::AGENT, &binaries, &repository));
     let rounds = if arguments.quick { 1 } else { 3 };
     let node = GpuNode::start(&[])?.context("this machine cannot have a real node")?;
     equal_pods(&node, rounds, &mut report)?;
@@ -124,8 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/agent.md"))?;
-        eprintln!("stored in docs/benchmarks/agent.md");
+        report.store(&bench::AGENT, &repository)?;
     }
     Ok(())
 }

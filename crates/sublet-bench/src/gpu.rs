@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use sublet_testbed::bench::{self, Bench};
 
 use crate::machine;
 use crate::stage::{Shell, Stage};
@@ -88,6 +89,15 @@ impl Arguments {
     }
 }
 
+impl Figure {
+    fn bench(self) -> &'static Bench {
+        match self {
+            Figure::Isolation => &bench::GPU,
+            Figure::Sharing => &bench::GPU_SHARING,
+        }
+    }
+}
+
 /// The card that is measured: the first of the machine.
 struct Card {
     name: String,
@@ -111,19 +121,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         let mut findings = Findings::default();
         head(arguments, *figure, &card, &repository, &mut findings);
-        let name = match figure {
+        match figure {
             Figure::Isolation => {
                 loops::measure(&stage, arguments.call_seconds(), &mut findings)?;
                 torch::measure(&stage, &card, arguments, &mut findings)?;
                 limit::measure(&stage, &card, arguments, &mut findings)?;
                 overshoot::measure(&stage, &mut findings)?;
-                "gpu"
             }
             Figure::Sharing => {
                 sharing::measure(&stage, &card, arguments, &mut findings)?;
-                "gpu-sharing"
             }
-        };
+        }
+        let name = figure.bench().page;
         let report = &mut findings.report;
         report.say(&format!("Load average at the end: {}", machine::load()));
         let docs = arguments.write.then(|| repository.join("docs/benchmarks"));
@@ -163,7 +172,12 @@ fn head(
     let versions = [format!("NVIDIA driver {}", card.driver)];
     let gib = card.bytes as f64 / f64::from(1 << 30);
     let remark = format!("Card: {}, {gib:.1} GiB, with nothing else on it", card.name);
-    report.say(&machine::described(repository, &versions, &remark));
+    report.say(&machine::described(
+        figure.bench(),
+        repository,
+        &versions,
+        &remark,
+    ));
     findings.keep("version", json!(env!("CARGO_PKG_VERSION")));
     findings.keep("date", json!(jiff::Timestamp::now().to_string()));
     findings.keep("driver", json!(card.driver));

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
+use sublet_testbed::bench;
 
 use crate::machine;
 use crate::report::Report;
@@ -128,7 +129,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "Written by `cargo xtask bench isolation --write`. What is ours is the difference to \
          the same program without us, measured in the same run.",
     );
-    report.say(&machine::described(&repository, &[], REMARK));
+    report.say(&machine::described(
+        &bench::ISOLATION,
+        &repository,
+        &[],
+        REMARK,
+    ));
     if arguments.quick {
         report.say("**A quick run: short and few. The figures mean little.**");
     }
@@ -147,8 +153,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/isolation.md"))?;
-        eprintln!("stored in docs/benchmarks/isolation.md");
+        report.store(&bench::ISOLATION, &repository)?;
     }
     Ok(())
 }

@@ -6,18 +6,25 @@ use std::path::Path;
 use std::process::Command;
 
 use sublet_testbed::Binaries;
+use sublet_testbed::bench::Bench;
 
 /// Describes how the scheduler was measured, as a Markdown list.
-pub(crate) fn description(binaries: &Binaries, repository: &Path) -> String {
+pub(crate) fn description(bench: &Bench, binaries: &Binaries, repository: &Path) -> String {
     let version = |name: &str| first_line(Command::new(binaries.cluster(name)).arg("--version"));
     let others = ["kube-apiserver", "etcd", "kwok"].map(version);
     let remark = "Everything runs on this one machine: the components share its cores with the \
                   client that measures. etcd does not wait for the disk (`--unsafe-no-fsync`).";
-    described(repository, &others, remark)
+    described(bench, repository, &others, remark)
 }
 
-/// The machine, the date, the versions and the command, as a Markdown list.
-pub(crate) fn described(repository: &Path, others: &[String], remark: &str) -> String {
+/// The machine, the date, the versions, the command and the crates that are measured, as a Markdown
+/// list. `cargo xtask bench --stale` reads the commit in it.
+pub(crate) fn described(
+    bench: &Bench,
+    repository: &Path,
+    others: &[String],
+    remark: &str,
+) -> String {
     let second = jiff::Timestamp::now().as_second();
     let date = jiff::Timestamp::from_second(second).unwrap_or_default();
     let profile = profile();
@@ -46,6 +53,7 @@ pub(crate) fn described(repository: &Path, others: &[String], remark: &str) -> S
                 .map(|other| format!(", {other}"))
                 .collect::<String>(),
         ),
+        format!("- Measures: {}", bench.crates.join(", ")),
         format!("- {remark}"),
     ]
     .join("\n")

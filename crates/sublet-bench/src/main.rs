@@ -67,3 +67,39 @@ fn main() -> anyhow::Result<()> {
         Command::EmptyWebhook(arguments) => webhook::run_empty(&arguments),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+    use sublet_testbed::bench::BENCHES;
+
+    use super::Command;
+
+    /// What measured programs are started as.
+    const NOT_A_BENCH: [&str; 2] = ["noop", "empty-webhook"];
+
+    #[test]
+    fn every_benchmark_says_which_crates_it_measures() {
+        let command = Command::command();
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        let measuring: BTreeSet<&str> = names.filter(|name| !NOT_A_BENCH.contains(name)).collect();
+        let first = |words: &'static str| words.split(' ').next();
+        let listed: BTreeSet<&str> = BENCHES
+            .iter()
+            .filter_map(|bench| first(bench.command))
+            .collect();
+        assert_eq!(
+            measuring, listed,
+            "crates/sublet-testbed/src/bench.rs has a row for each benchmark"
+        );
+        for bench in BENCHES {
+            let words = ["sublet-bench"].into_iter().chain(bench.command.split(' '));
+            let read = command
+                .clone()
+                .try_get_matches_from(words.chain(["--write"]));
+            assert!(read.is_ok(), "{}: {read:?}", bench.page);
+        }
+    }
+}

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use sublet_testbed::{Binaries, Kueue, Progress};
+use sublet_testbed::{Binaries, Kueue, Progress, bench};
 
 use self::api::Stand;
 use self::cluster::Scale;
@@ -140,15 +140,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match on_cluster {
         true => on_clusters(arguments, &repository, &mut report)?,
         false => {
-            report.say(&machine::described(&repository, &[], "One thread."));
+            report.say(&machine::described(
+                &bench::QUEUE,
+                &repository,
+                &[],
+                "One thread.",
+            ));
             engine(arguments, &repository, &mut report)?;
         }
     }
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/queue.md"))?;
-        eprintln!("stored in docs/benchmarks/queue.md");
+        report.store(&bench::QUEUE, &repository)?;
     }
     Ok(())
 }
@@ -171,7 +175,7 @@ fn on_clusters(arguments: &Arguments, repository: &Path, report: &mut Report) ->
         true => Some(Kueue::build(repository, &mut Progress::new())?),
         false => None,
     };
-    report.say(&machine::description(&binaries, repository));
+    report.say(&machine::description(&bench::QUEUE, &binaries, repository));
     if arguments.wants(Part::Engine) {
         engine(arguments, repository, report)?;
     }

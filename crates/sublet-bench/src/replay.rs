@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
+use sublet_testbed::bench;
 
 use crate::machine;
 use crate::report::{Report, Verdict};
@@ -111,7 +112,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.say("# Philly's jobs through the queue");
     report.say("Written by `cargo xtask bench replay --write`.");
     let remark = "Time is virtual: waits and shares do not depend on the machine.";
-    report.say(&machine::described(&repository, &[], remark));
+    report.say(&machine::described(
+        &bench::REPLAY,
+        &repository,
+        &[],
+        remark,
+    ));
     report.say(
         "Microsoft's trace of 2017 (`fixtures/traces/philly`: all its jobs, with the virtual cluster \
          of each as its tenant) on a made-up cluster of 60 nodes of 8 GPUs, because the trace does \
@@ -144,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/replay.md"))?;
+        report.store(&bench::REPLAY, &repository)?;
     }
     Ok(())
 }

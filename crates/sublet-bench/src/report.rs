@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use sublet_testbed::bench::Bench;
 
 /// All that has been printed so far.
 #[derive(Debug, Default)]
@@ -56,7 +57,15 @@ impl Report {
         &self.text
     }
 
-    /// Stores exactly what was printed.
+    /// Stores exactly what was printed as the page of this benchmark, and says so.
+    pub(crate) fn store(&self, bench: &Bench, repository: &Path) -> Result<()> {
+        let file = bench.file();
+        self.write(&repository.join(&file))?;
+        eprintln!("stored in {file}");
+        Ok(())
+    }
+
+    /// Stores exactly what was printed in a file.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;

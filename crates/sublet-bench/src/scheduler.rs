@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use sublet_testbed::Binaries;
+use sublet_testbed::{Binaries, bench};
 
 use crate::report::Report;
 use crate::world::{NODES, PODS, World};
@@ -122,7 +122,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "Written by `cargo xtask bench scheduler --write`. Compare ratios, not absolute \
          figures: peers and bounds were measured in the same run, by the same code.",
     );
-    report.say(&machine::description(&binaries, &repository));
+    report.say(&machine::description(
+        &bench::SCHEDULER,
+        &binaries,
+        &repository,
+    ));
     if arguments.quick {
         report.say("**A quick run: small clusters, one round. The figures mean nothing.**");
     }
@@ -137,8 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/scheduler.md"))?;
-        eprintln!("stored in docs/benchmarks/scheduler.md");
+        report.store(&bench::SCHEDULER, &repository)?;
     }
     Ok(())
 }

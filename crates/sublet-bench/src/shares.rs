@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
+use sublet_testbed::bench;
 
 use crate::machine;
 use crate::report::Report;
@@ -77,7 +78,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut report = Report::default();
     report.say("# Shares of compute time, on the fake driver");
     report.say("Written by `cargo xtask bench shares --write`.");
-    report.say(&machine::described(&repository, &[], REMARK));
+    report.say(&machine::described(
+        &bench::SHARES,
+        &repository,
+        &[],
+        REMARK,
+    ));
     if arguments.quick {
         report.say("**A quick run: short and few. The figures mean little.**");
     }
@@ -96,8 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/shares.md"))?;
-        eprintln!("stored in docs/benchmarks/shares.md");
+        report.store(&bench::SHARES, &repository)?;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use sublet_sim::Outcome;
-use sublet_testbed::Binaries;
+use sublet_testbed::{Binaries, bench};
 
 use self::bank::{Bank, PERCENTS, unallocated};
 use self::traces::{PUBLISHED, TUNED_ON, Traces};
@@ -124,18 +124,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         sublet: crate::scheduler::sublet()?,
     };
     let mut report = Report::default();
-    let file = if arguments.cluster {
+    let bench = if arguments.cluster {
         in_cluster(arguments, &setting, &mut report)?;
-        "docs/benchmarks/simulate-cluster.md"
+        &bench::SIMULATE_CLUSTER
     } else {
         offline(arguments, &setting, &mut report)?;
-        "docs/benchmarks/simulate.md"
+        &bench::SIMULATE
     };
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&setting.repository.join(file))?;
-        eprintln!("stored in {file}");
+        report.store(bench, &setting.repository)?;
     }
     Ok(())
 }
@@ -146,7 +145,11 @@ fn in_cluster(arguments: &Arguments, setting: &Setting, report: &mut Report) -> 
         .context("SUBLET_CONTROL_PLANE is not set: run `cargo xtask bench simulate --cluster`")?;
     report.say("# The policy in a cluster");
     report.say("Written by `cargo xtask bench simulate --cluster --write`.");
-    report.say(&machine::description(&binaries, &setting.repository));
+    report.say(&machine::description(
+        &bench::SIMULATE_CLUSTER,
+        &binaries,
+        &setting.repository,
+    ));
     if arguments.quick {
         report.say("**A quick run: the figures mean little.**");
     }
@@ -166,7 +169,12 @@ fn offline(arguments: &Arguments, setting: &Setting, report: &mut Report) -> Res
         "Written by `cargo xtask bench simulate --write`. How the policy works, what it was tuned \
          on and what was tried: [placement](../placement.md).",
     );
-    report.say(&machine::described(&setting.repository, &[], REMARK));
+    report.say(&machine::described(
+        &bench::SIMULATE,
+        &setting.repository,
+        &[],
+        REMARK,
+    ));
     // While a policy is being tuned, the orders of arrival that are reported stay unused.
     let (lists, seeds, compared): (&[_], Vec<u64>, Vec<u64>) = if setting.quick {
         report.say("**A quick run: two lists that were tuned on, three orders of arrival.**");

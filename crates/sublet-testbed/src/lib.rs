@@ -8,6 +8,7 @@
 //! It never calls the API server itself (`kubectl` does), never opens a port beyond loopback, and
 //! links nothing of the product, which it only knows as one program and some manifests.
 
+pub mod bench;
 mod build;
 mod chart_values;
 mod cluster;

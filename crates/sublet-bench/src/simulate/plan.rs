@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sublet_model::{Ask, NodeFacts};
 use sublet_sim::{BadLines, NodeList, PodList, PodRow, read_nodes, read_pods};
+use sublet_testbed::bench;
 
 use super::speed::timed;
 use super::traces::{open, openb, pod_list};
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.say("Written by `cargo xtask bench plan --write`.");
     let remark = "CPU seconds, user and system, of a process of its own, best of 3, with reading \
                   and printing.";
-    report.say(&machine::described(&repository, &[], remark));
+    report.say(&machine::described(&bench::PLAN, &repository, &[], remark));
     let (nodes, _) = read_nodes(
         open(&openb(&repository, "openb_node_list_gpu_node.csv.gz"))?,
         BadLines::Stop,
@@ -149,8 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     report.misses();
     report.say(&format!("Load average at the end: {}", machine::load()));
     if arguments.write {
-        report.write(&repository.join("docs/benchmarks/plan.md"))?;
-        eprintln!("stored in docs/benchmarks/plan.md");
+        report.store(&bench::PLAN, &repository)?;
     }
     Ok(())
 }
