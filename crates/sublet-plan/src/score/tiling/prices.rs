@@ -122,10 +122,22 @@ impl Default for Knapsack {
 
 impl Knapsack {
     fn fill(&mut self, prices: &[f64; PARTS + 1], sizes: &[usize]) {
+        // Sizes rise. One that is worth no more than a smaller one never fills better.
+        let (mut worth, mut count, mut most) = ([(0, 0.0); PARTS], 0, 0.0);
+        for &size in sizes {
+            if prices[size] > most {
+                most = prices[size];
+                worth[count] = (size, most);
+                count += 1;
+            }
+        }
+        let (worth, mut fitting) = (&worth[..count], 0);
         for free in 1..=PARTS {
+            let next = worth.get(fitting);
+            fitting += usize::from(next.is_some_and(|(size, _)| *size == free));
             let (mut best, mut last) = (self.value[free - 1], 0);
-            for &size in sizes.iter().take_while(|size| **size <= free) {
-                let value = self.value[free - size] + prices[size];
+            for &(size, price) in &worth[..fitting] {
+                let value = self.value[free - size] + price;
                 if value > best {
                     (best, last) = (value, size);
                 }
@@ -207,8 +219,39 @@ mod tests {
         assert_eq!(Prices::by_size().asked[81], 810);
     }
 
+    /// Tries every size everywhere.
+    fn filled_plainly(prices: &[f64; PARTS + 1], sizes: &[usize]) -> Knapsack {
+        let mut filled = Knapsack::default();
+        for free in 1..=PARTS {
+            let (mut best, mut last) = (filled.value[free - 1], 0);
+            for &size in sizes.iter().filter(|size| **size <= free) {
+                let value = filled.value[free - size] + prices[size];
+                if value > best {
+                    (best, last) = (value, size);
+                }
+            }
+            (filled.value[free], filled.last[free]) = (best, last);
+        }
+        filled
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        #[test]
+        fn sizes_that_are_worth_too_little_are_never_used(
+            worths in prop::collection::btree_map(1..PARTS, 0..50u32, 0..30),
+        ) {
+            let mut prices = [0.0; PARTS + 1];
+            for (size, worth) in &worths {
+                prices[*size] = f64::from(*worth) / 7.0;
+            }
+            let sizes: Vec<usize> = worths.into_keys().collect();
+            let mut filled = Knapsack::default();
+            filled.fill(&prices, &sizes);
+            let plainly = filled_plainly(&prices, &sizes);
+            prop_assert_eq!((filled.value, filled.last), (plainly.value, plainly.last));
+        }
 
         #[test]
         fn worths_rise_with_what_is_free(asked in prop::collection::vec((1..100usize, 1..500u64), 1..30)) {
