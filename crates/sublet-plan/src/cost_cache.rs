@@ -59,6 +59,18 @@ struct CachedCost {
     finding: Finding,
 }
 
+impl CachedCost {
+    /// Is it still the answer? Tables of the policy change what a place costs, but not whether there
+    /// is one: that is a matter of the page alone.
+    fn holds(&self, now: Stamp) -> bool {
+        match self.finding {
+            Finding::Unknown => false,
+            Finding::NoPlace => self.stamp.version == now.version,
+            Finding::Place | Finding::Contended => self.stamp == now,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Finding {
     /// The question has not been asked for this node.
@@ -237,9 +249,7 @@ impl NodeCosts {
         let version = source.version(node);
         let stamp = Stamp { version, epoch };
         match self.nodes.get(node.0 as usize) {
-            Some(known) if known.stamp == stamp && known.finding != Finding::Unknown => {
-                self.candidate(node.0 as usize, known)
-            }
+            Some(known) if known.holds(stamp) => self.candidate(node.0 as usize, known),
             _ => self.work_out(node, stamp, claim, source, prepared),
         }
     }
@@ -321,9 +331,12 @@ mod tests {
     use super::*;
     use crate::script::{on_host, uid};
 
-    /// A source that counts how often it is asked, and finds no place.
+    /// A source that counts how often it is asked, and finds a place or none.
     #[derive(Default)]
-    struct Counted(Cell<usize>);
+    struct Counted {
+        asked: Cell<usize>,
+        is_full: bool,
+    }
 
     impl Source for Counted {
         fn version(&self, _: NodeIdx) -> u64 {
@@ -339,18 +352,43 @@ mod tests {
         }
 
         fn look(&self, _: &PodUid, _: &Claim, _: NodeIdx, _: &[Prepared]) -> Option<Candidate> {
-            self.0.set(self.0.get() + 1);
-            None
+            self.asked.set(self.asked.get() + 1);
+            (!self.is_full).then(|| Candidate {
+                position: 0,
+                contended: false,
+                preference: Preference::default(),
+                costs: [0; MAX_PARTS],
+            })
         }
     }
 
     /// Asks about ten nodes; returns how many the source had to compute.
     fn ask(cache: &mut CostCache, claim: &Claim, epoch: u64) -> usize {
-        let (pod, source) = (uid("p"), Counted::default());
+        ask_of(&Counted::default(), cache, claim, epoch)
+    }
+
+    fn ask_of(source: &Counted, cache: &mut CostCache, claim: &Claim, epoch: u64) -> usize {
+        let (pod, before) = (uid("p"), source.asked.get());
         let nodes: Vec<NodeIdx> = (0..10).map(NodeIdx).collect();
         let question = (&pod, claim, StockRules::Elsewhere);
-        cache.look_up(question, &nodes, epoch, &source, |_, _| {});
-        source.0.get()
+        cache.look_up(question, &nodes, epoch, source, |_, _| {});
+        source.asked.get() - before
+    }
+
+    #[test]
+    fn a_node_without_a_place_has_none_whatever_a_place_costs() {
+        let (mut cache, claim) = (CostCache::default(), on_host(1, 1, 500, &[]));
+        let full = Counted {
+            is_full: true,
+            ..Counted::default()
+        };
+        let asked = [1, 2, 3].map(|epoch| ask_of(&full, &mut cache, &claim, epoch));
+        assert_eq!(asked, [10, 0, 0]);
+        cache.refresh(4, 10, &full);
+        assert_eq!(full.asked.get(), 10);
+        let (mut cache, open) = (CostCache::default(), Counted::default());
+        let asked = [1, 2, 2].map(|epoch| ask_of(&open, &mut cache, &claim, epoch));
+        assert_eq!(asked, [10, 10, 0], "costs are computed again");
     }
 
     #[test]
@@ -364,14 +402,14 @@ mod tests {
         assert_eq!(ask(&mut cache, &large, 1), 10);
         // The question used last comes first: all of its nodes, then four nodes of the other.
         assert!(cache.refresh(2, 14, &source));
-        assert_eq!((source.0.get(), ask(&mut cache, &large, 2)), (14, 0));
+        assert_eq!((source.asked.get(), ask(&mut cache, &large, 2)), (14, 0));
         assert_eq!(ask(&mut cache, &small, 2), 6);
         assert!(!cache.refresh(2, 100, &source), "nothing is stale");
-        assert_eq!(source.0.get(), 14);
+        assert_eq!(source.asked.get(), 14);
         // In a new epoch all of `small` is refreshed, but not a question that nobody asks any more.
         assert!((0..RECENT).all(|_| ask(&mut cache, &small, 2) == 0));
         assert!(!cache.refresh(3, 100, &source));
-        assert_eq!(source.0.get(), 24);
+        assert_eq!(source.asked.get(), 24);
     }
 
     #[test]
