@@ -51,6 +51,9 @@ impl Part {
     /// down, so that shares which are a card together fit on it.
     #[must_use]
     pub const fn on(self, card: MiB) -> Part {
+        if self.memory_share.get() == 0 {
+            return self;
+        }
         Part {
             memory: self.memory.plus(card.share_of(self.memory_share)),
             compute: self.compute,

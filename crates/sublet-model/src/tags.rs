@@ -34,7 +34,16 @@ impl CardTags {
     /// Has the pod no tags?
     #[must_use]
     pub fn are_none(&self) -> bool {
-        self == CardTags::NONE
+        // Not by `==`, which compares texts: this is asked for each pod and node.
+        matches!(
+            self,
+            CardTags {
+                affinity: None,
+                anti_affinity: None,
+                exclusion: None,
+                virtual_gpu: None,
+            }
+        )
     }
 
     /// Does it matter to the pod on which card others like it are?

@@ -40,7 +40,15 @@ impl<'a> Open<'a> {
         }
     }
 
+    /// Are all cards the same to the pod, whatever they cost?
+    fn is_indifferent(self) -> bool {
+        self.tags.is_none() && self.class == Class::Guaranteed
+    }
+
     fn preference(self, position: usize) -> Preference {
+        if self.is_indifferent() {
+            return Preference::default();
+        }
         let tags = self.tags.unwrap_or(CardTags::NONE);
         Preference::of(self.book, position, tags, self.class)
     }
@@ -89,9 +97,24 @@ pub(crate) struct Several {
 pub(crate) trait CardCost: Fn(usize, Part) -> Cost {}
 impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
-/// The best card for a single part; `None` if no card has room.
-pub(crate) fn one(open: Open<'_>, part: Part, cost: impl CardCost) -> Option<One> {
-    candidates(open, part, &cost).min()
+/// The best card for a single part; `None` if no card has room. `is_personal`: cards with equal
+/// accounts may cost different amounts.
+pub(crate) fn one(
+    open: Open<'_>,
+    part: Part,
+    is_personal: bool,
+    cost: impl CardCost,
+) -> Option<One> {
+    // Of cards that are all the same the first is taken, so the others need no look. Most cards of
+    // a node are like the one before.
+    let skips = !is_personal && open.is_indifferent();
+    let mut before = None;
+    let cards = open.cards().filter(move |(_, card)| {
+        let is_again = skips && before == Some(*card);
+        before = Some(*card);
+        !is_again
+    });
+    candidates(cards, open, part, &cost).min()
 }
 
 /// The best cards for parts of several cards.
@@ -104,7 +127,7 @@ pub(crate) fn several(
     cost: impl CardCost,
 ) -> Result<Several, Count> {
     let able = |part| {
-        let mut able: Vec<One> = candidates(open, part, &cost).collect();
+        let mut able: Vec<One> = candidates(open.cards(), open, part, &cost).collect();
         able.sort_unstable();
         able
     };
@@ -252,6 +275,32 @@ impl<C: CardCost> Placing<'_, C> {
     }
 }
 
+/// How many cards can be handed out whole, and which of them is the first.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Idle {
+    pub(crate) cards: u32,
+    /// Those that a soft hold wants.
+    pub(crate) wanted: u32,
+    pub(crate) first: Option<usize>,
+}
+
+/// What [`whole`] would find, in one pass: a scan asks every node.
+pub(crate) fn idle(open: Open<'_>) -> Idle {
+    let mut idle = Idle::default();
+    let mut first_wanted = None;
+    for (at, card) in open.cards().filter(|(_, card)| card.is_idle()) {
+        idle.cards += 1;
+        if card.holds > 0 {
+            idle.wanted += 1;
+            first_wanted = first_wanted.or(Some(at));
+        } else {
+            idle.first = idle.first.or(Some(at));
+        }
+    }
+    idle.first = idle.first.or(first_wanted);
+    idle
+}
+
 /// The cards that can be handed out whole. Cards that no soft hold wants come first; each group
 /// is in order of the index.
 pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
@@ -320,9 +369,14 @@ fn splits(book: &Book, claim: &Claim) -> Option<u32> {
     Some(splits.get().into())
 }
 
-/// The cards that have room for a part.
-fn candidates(open: Open<'_>, part: Part, cost: &impl CardCost) -> impl Iterator<Item = One> {
-    open.cards().filter_map(move |(position, card)| {
+/// Those of these cards that have room for a part.
+fn candidates<'a>(
+    cards: impl Iterator<Item = (usize, &'a Card)>,
+    open: Open<'a>,
+    part: Part,
+    cost: &impl CardCost,
+) -> impl Iterator<Item = One> {
+    cards.filter_map(move |(position, card)| {
         let left = card.left_beside(part, open.class)?;
         // What is left with all holds counted; if only a hold is in the way, what is left without.
         let uncontended = left.checked_sub(card.held);

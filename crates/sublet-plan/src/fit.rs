@@ -15,7 +15,7 @@ use sublet_model::{
 
 use crate::choice::{self, CardCost, Open};
 use crate::policy::Costs;
-use crate::score::{After, Asked, Cost, Prepared, Scores};
+use crate::score::{After, Asked, Cost, Prepared, Scores, Then};
 use crate::stock::counts::{check_devices, check_machine};
 use crate::{EngineOptions, Preference, Reason, StockRules};
 
@@ -346,7 +346,7 @@ impl<'a> Case<'a> {
     }
 
     fn on_host(&self) -> Candidate {
-        let after = After {
+        let after = || After {
             card_left: MiB::ZERO,
             node_left: self.book.free(),
             node_capacity: self.book.capacity(),
@@ -376,7 +376,8 @@ impl<'a> Case<'a> {
             return Err(Count::ZERO);
         }
         let (position, contended, preference) = if parts.count() == Count::new(1) {
-            let best = choice::one(self.open, first, self.card_cost());
+            let is_personal = self.rules.scores.is_personal();
+            let best = choice::one(self.open, first, is_personal, self.card_cost());
             best.map(|one| (one.position, one.contended, one.preference))
                 .ok_or(Count::ZERO)?
         } else if let Some(own) = parts.own() {
@@ -391,16 +392,16 @@ impl<'a> Case<'a> {
             let best = choice::several(self.open, parts, self.card_cost());
             best.map(|found| (found.positions[0], found.contended, found.preference))?
         };
-        let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
-        let card = &book.cards()[position];
-        let room = card.free().saturating_sub(card.held);
-        let capacity = card.capacity.memory;
-        let after = After {
-            card_left: room.saturating_sub(first.on(capacity)).memory,
-            node_left: book
-                .free()
-                .saturating_sub(held.plus(parts.memory_on(capacity))),
-            node_capacity: book.capacity(),
+        let after = || {
+            let card = &book.cards()[position];
+            let room = card.free().saturating_sub(card.held);
+            let capacity = card.capacity.memory;
+            let taken = held_on(book).plus(parts.memory_on(capacity));
+            After {
+                card_left: room.saturating_sub(first.on(capacity)).memory,
+                node_left: book.free().saturating_sub(taken),
+                node_capacity: book.capacity(),
+            }
         };
         Ok(Candidate {
             position,
@@ -413,31 +414,25 @@ impl<'a> Case<'a> {
     /// The place for whole cards; or else the number of cards that can be handed out.
     fn on_whole(&self, asked: Count) -> Result<Candidate, Count> {
         let book = self.book;
-        let gpus = self.facts.inventory.gpus();
-        let (mut idle, mut holds) = (0, 0);
-        let (mut taken, mut first) = (MiB::ZERO, None);
-        for at in choice::whole(self.open) {
-            if idle < asked.get() {
-                taken = taken.plus(gpus[at].memory);
-            }
-            idle += 1;
-            holds += u32::from(book.cards()[at].holds > 0);
-            first = first.or(Some(at));
-        }
-        let free = Count::new(idle).saturating_sub(book.unplaced());
+        let idle = choice::idle(self.open);
+        let free = Count::new(idle.cards).saturating_sub(book.unplaced());
         if asked > free {
             return Err(free);
         }
-        let held: MiB = book.cards().iter().map(|card| card.held.memory).sum();
-        let after = After {
-            card_left: MiB::ZERO,
-            node_left: book.free().saturating_sub(held).saturating_sub(taken),
-            node_capacity: book.capacity(),
+        let after = || {
+            let gpus = self.facts.inventory.gpus();
+            let cards = choice::whole(self.open).take(asked.get() as usize);
+            let taken: MiB = cards.map(|at| gpus[at].memory).sum();
+            After {
+                card_left: MiB::ZERO,
+                node_left: book.free().saturating_sub(held_on(book).plus(taken)),
+                node_capacity: book.capacity(),
+            }
         };
-        let position = first.unwrap_or(0);
+        let position = idle.first.unwrap_or(0);
         Ok(Candidate {
             position,
-            contended: asked > free.saturating_sub(Count::new(holds)),
+            contended: asked > free.saturating_sub(Count::new(idle.wanted)),
             preference: Preference::default(),
             costs: self.costs(position, &after),
         })
@@ -467,10 +462,15 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn costs(&self, position: usize, after: &After) -> Costs {
+    fn costs(&self, position: usize, after: Then<'_>) -> Costs {
         let site = (self.book, self.prepared);
         self.rules.scores.node(site, &self.asked, position, after)
     }
+}
+
+/// What soft holds want of all cards together.
+fn held_on(book: &Book) -> MiB {
+    book.cards().iter().map(|card| card.held.memory).sum()
 }
 
 #[cfg(test)]

@@ -43,11 +43,13 @@ impl Card {
     /// What a new tenant can have: nothing of a card on which somebody else put too much.
     #[must_use]
     pub fn free(&self) -> Part {
-        if self.healthy && self.whole == 0 && self.used.fits_in(self.capacity) {
-            self.capacity.saturating_sub(self.used.plus(self.unsure))
-        } else {
-            Part::ZERO
-        }
+        self.room().unwrap_or(Part::ZERO)
+    }
+
+    /// The same; `None` where the card takes no tenant at all.
+    fn room(&self) -> Option<Part> {
+        let takes = self.healthy && self.whole == 0 && self.used.fits_in(self.capacity);
+        takes.then(|| self.capacity.saturating_sub(self.used.plus(self.unsure)))
     }
 
     /// What would be left for others if a tenant took so much; `None` where it cannot have it.
@@ -55,10 +57,7 @@ impl Card {
     /// A guaranteed tenant that asks for all of the compute time is the only one of its class.
     #[must_use]
     pub fn left_beside(&self, asked: Part, class: Class) -> Option<Part> {
-        if !self.healthy || self.whole > 0 || !self.used.fits_in(self.capacity) {
-            return None;
-        }
-        let left = self.free().checked_sub(asked.on(self.capacity.memory))?;
+        let left = self.room()?.checked_sub(asked.on(self.capacity.memory))?;
         self.can_promise(asked.compute, class).then_some(left)
     }
 

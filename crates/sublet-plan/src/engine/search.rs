@@ -178,9 +178,9 @@ impl Engine {
         let mut costs = std::mem::take(&mut self.costs);
         let rules = self.rules();
         let policy = &self.options.policy;
-        let order = |node, candidate: &Candidate, cost| Order {
+        let order = |node, candidate: &Candidate, cost, untolerated| Order {
             contended: candidate.contended,
-            untolerated: untolerated(node),
+            untolerated,
             preference: candidate.preference,
             cost,
             rank: self.rank(node),
@@ -199,7 +199,15 @@ impl Engine {
         let mut range = [(Cost::MAX, Cost::MIN); MAX_PARTS];
         let mut offer = |node, candidate: Candidate| {
             if !policy.is_relative() {
-                let order = order(node, &candidate, candidate.cost());
+                // Taints cost more to count than the rest, and most places are not wanted anyway.
+                let at_best = order(node, &candidate, candidate.cost(), 0);
+                if !best.wants(&at_best) {
+                    return;
+                }
+                let order = Order {
+                    untolerated: untolerated(node),
+                    ..at_best
+                };
                 if best.wants(&order) && !has_look_alike(node, &candidate) {
                     best.offer(found(order, node, &candidate));
                 }
@@ -221,7 +229,8 @@ impl Engine {
         }
         for (node, candidate) in all {
             let cost = policy.total(&candidate.costs, &range);
-            best.offer(found(order(node, &candidate, cost), node, &candidate));
+            let order = order(node, &candidate, cost, untolerated(node));
+            best.offer(found(order, node, &candidate));
         }
         self.costs = costs;
     }
@@ -252,6 +261,20 @@ impl Engine {
             };
             fit(&rules, self.ledger.book(node), uid, claim, &[]).map(|_place| ())
         })
+    }
+
+    /// The first of these nodes that could take such a claim, by its place among them; without costs
+    /// and look-alikes. For asking thousands of nodes whether any can.
+    pub fn first_open(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Option<usize> {
+        let scores = Scores::of(&Policy::binpack());
+        let rules = Rules {
+            scores: &scores,
+            ..self.rules()
+        };
+        let is_open = |&node: &NodeIdx| {
+            rules.may_fit(claim, node) && rules.look(uid, claim, node, &[]).is_some()
+        };
+        nodes.iter().position(is_open)
     }
 
     /// The rank of a node's name. A node without facts, which only has pods, has none and takes

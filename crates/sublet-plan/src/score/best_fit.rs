@@ -5,7 +5,7 @@
 
 use sublet_model::MiB;
 
-use super::{After, Asked, Cost, Kind, Score, Site, signed};
+use super::{Asked, Cost, Kind, Score, Site, Then, signed};
 
 /// The size of the largest node of their cluster, which scales the scores: 128 cores, 8 GPUs.
 pub(super) const MAX_CPU: f64 = 128_000.0;
@@ -24,7 +24,7 @@ impl Score for BestFit {
         fullest(site, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         let cpu_left = (site.cpu_left() - signed(asked.host.cpu.get())).max(0);
         let gpu_left = (site.gpu_left() - site.gpu_taken(asked, position)).max(0);
         let left = cpu_left as f64 / MAX_CPU * 0.5 + gpu_left as f64 / MAX_GPU as f64 * 0.5;

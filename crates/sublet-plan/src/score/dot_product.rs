@@ -5,7 +5,7 @@
 use sublet_model::MiB;
 
 use super::best_fit::{MAX_CPU, MAX_GPU, fullest};
-use super::{After, Asked, Cost, Kind, Score, Site};
+use super::{Asked, Cost, Kind, Score, Site, Then};
 
 pub(super) const DOT_PRODUCT: Kind = Kind {
     name: "dot-product",
@@ -20,7 +20,7 @@ impl Score for DotProduct {
         fullest(site, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         let gpu = |share: i64| share as f64 / MAX_GPU as f64;
         let cpu_asked = asked.host.cpu.get() as f64 / MAX_CPU;
         let cpu_product = site.cpu_left() as f64 / MAX_CPU * cpu_asked;

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use sublet_model::{Ask, Book, Ledger, MiB, Milli};
 
-use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
+use super::{Asked, Cost, Kind, Prepared, Score, Site, Then};
 use crate::learn::{Known, PodShape, ShapeCounts};
 
 pub(super) const FGD: Kind = Kind {
@@ -41,7 +41,7 @@ impl Score for Fgd {
         cost(site, asked, &self.typical, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         cost(site, asked, &self.typical, position)
     }
 

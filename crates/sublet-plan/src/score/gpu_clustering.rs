@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sublet_model::{Ask, Book, Ledger, MiB};
 
 use super::best_fit::{MAX_GPU, fullest};
-use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
+use super::{Asked, Cost, Kind, Prepared, Score, Site, Then};
 
 pub(super) const GPU_CLUSTERING: Kind = Kind {
     name: "gpu-clustering",
@@ -26,7 +26,7 @@ impl Score for GpuClustering {
         fullest(site, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, _: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, _: usize, _: Then<'_>) -> Cost {
         let (Some(class), Some(Classes(pods))) = (class_of(asked.ask), site.prepared()) else {
             return 0;
         };

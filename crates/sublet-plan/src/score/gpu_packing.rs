@@ -4,7 +4,7 @@
 use sublet_model::{Ask, MiB};
 
 use super::best_fit::fullest;
-use super::{After, Asked, Cost, Kind, Score, Site};
+use super::{Asked, Cost, Kind, Score, Site, Then};
 
 pub(super) const GPU_PACKING: Kind = Kind {
     name: "gpu-packing",
@@ -19,7 +19,7 @@ impl Score for GpuPacking {
         fullest(site, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         let shares = site.book.shares();
         let idle = shares.iter().filter(|share| share.get() == 1000).count() as Cost;
         let (from_idle, on_shared) = match asked.ask {

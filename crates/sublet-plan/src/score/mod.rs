@@ -22,10 +22,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{Ask, Book, Host, Ledger, MiB, Milli, PodUid};
+use sublet_model::{Ask, Book, Count, Host, Ledger, MiB, Milli, PodUid};
 
 pub use self::fragment::Fragmentation;
-pub(crate) use self::pack::{After, Pack};
+pub(crate) use self::pack::{After, Pack, Then};
 use crate::learn::{Known, ShapeCounts};
 use crate::policy::{Costs, MAX_PARTS, Policy};
 
@@ -79,7 +79,7 @@ pub(crate) trait Score: fmt::Debug + Send + Sync {
 
     /// Compares nodes: the cost of the best place on the node. The place is the card at `position`,
     /// or the idle cards if whole cards are asked for.
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, after: &After) -> Cost;
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, after: Then<'_>) -> Cost;
 
     /// Does the policy also decide where pods without GPU go? If so, [`Score::node`] is called for
     /// them too: `position` is 0, nothing of a card is taken, and the node may have no cards. Its
@@ -182,6 +182,7 @@ impl<'a> Site<'a> {
     pub(crate) fn gpu_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         match asked.ask {
             Ask::Nothing => 0,
+            Ask::Parts(parts) if parts.count() == Count::new(1) => self.card_taken(asked, position),
             Ask::Parts(parts) => {
                 let card = self.book.cards().get(position);
                 card.map_or(0, |card| {
@@ -276,7 +277,7 @@ impl Scores {
         (book, prepared): (&Book, &[Prepared]),
         asked: &Asked<'_>,
         position: usize,
-        after: &After,
+        after: Then<'_>,
     ) -> Costs {
         let mut costs = Costs::default();
         for (at, part) in self.parts.iter().enumerate() {

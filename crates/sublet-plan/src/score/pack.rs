@@ -17,6 +17,9 @@ pub(crate) struct After {
     pub(crate) node_capacity: MiB,
 }
 
+/// Computes [`After`] for a policy that wants it: that takes another look at all cards.
+pub(crate) type Then<'a> = &'a dyn Fn() -> After;
+
 /// A policy of memory.
 #[derive(Debug)]
 pub(crate) struct Pack {
@@ -47,8 +50,8 @@ impl Score for ByMemory {
         (self.0.card)(left)
     }
 
-    fn node(&self, _: &Site<'_>, _: &Asked<'_>, _: usize, after: &After) -> Cost {
-        (self.0.node)(after)
+    fn node(&self, _: &Site<'_>, _: &Asked<'_>, _: usize, after: Then<'_>) -> Cost {
+        (self.0.node)(&after())
     }
 
     fn sees_host(&self) -> bool {

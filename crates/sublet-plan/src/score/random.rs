@@ -2,7 +2,7 @@
 
 use sublet_model::{MiB, NodeName, PodUid};
 
-use super::{After, Asked, Cost, Kind, Score, Site, signed};
+use super::{Asked, Cost, Kind, Score, Site, Then, signed};
 use crate::scatter::scatter;
 
 pub(super) const RANDOM: Kind = Kind {
@@ -18,7 +18,7 @@ impl Score for Random {
         draw_card(asked.uid, position)
     }
 
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, _: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, _: usize, _: Then<'_>) -> Cost {
         draw_node(asked.uid, site.book.name())
     }
 

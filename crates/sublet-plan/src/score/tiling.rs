@@ -18,7 +18,7 @@ use sublet_model::{Ask, Book, Ledger, MiB};
 mod prices;
 
 use self::prices::{PARTS, Prices};
-use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
+use super::{Asked, Cost, Kind, Prepared, Score, Site, Then};
 use crate::PodShape;
 use crate::learn::{FIRST, Known, ShapeCounts, Sizes};
 
@@ -55,7 +55,7 @@ impl Score for Tiling {
     }
 
     /// The loss minus the price of what is asked for, in steps.
-    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         let tables = &self.tables;
         let price = match asked.ask {
             Ask::Parts(parts) => {

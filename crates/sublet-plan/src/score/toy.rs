@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sublet_model::{Book, Ledger, MiB};
 
-use super::{After, Asked, Cost, Kind, Prepared, Score, Site};
+use super::{Asked, Cost, Kind, Prepared, Score, Site, Then};
 use crate::learn::Known;
 
 pub(super) const TOY: Kind = Kind {
@@ -27,7 +27,7 @@ impl Score for Toy {
         Cost::from(site.book.cards()[position].tenants)
     }
 
-    fn node(&self, site: &Site<'_>, _: &Asked<'_>, _: usize, _: &After) -> Cost {
+    fn node(&self, site: &Site<'_>, _: &Asked<'_>, _: usize, _: Then<'_>) -> Cost {
         let pods = site.prepared::<Pods>().map_or(0, |pods| pods.0 as Cost);
         if self.is_full { -pods } else { pods }
     }

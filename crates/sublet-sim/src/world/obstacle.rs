@@ -83,8 +83,7 @@ impl Obstacles {
         let (open, uid) = (world.open(pod), uid(usize::MAX));
         for ((label, lift), passed) in LIFTED.iter().zip(&mut known.passed) {
             let claim = lift(claim);
-            let mut answers = world.engine.answers(&uid, &claim, &open[*passed..]);
-            let lacking = answers.position(|answer| answer.is_ok());
+            let lacking = world.engine.first_open(&uid, &claim, &open[*passed..]);
             *passed += lacking.unwrap_or(open.len() - *passed);
             if lacking.is_some() {
                 return label;

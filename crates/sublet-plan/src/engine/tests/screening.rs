@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sublet_model::{Ask, GpuIndex, MeasuredUse, Milli, NodeFacts, NodeIdx, Time};
+use sublet_model::{Ask, GpuIndex, MeasuredUse, Milli, NodeFacts, NodeIdx, Part, Time};
 
-use crate::score::Scores;
+use crate::choice::{self, Open};
+use crate::score::{Cost, Scores};
 use crate::screen::hope;
 use crate::script::{claim, entry, node, numbered, policies, uid};
 use crate::{Engine, EngineOptions, Reason, Ties};
@@ -166,6 +167,31 @@ proptest! {
     }
 
     #[test]
+    fn one_look_at_cards_is_enough(looks in looks(), history in history(), asked in 0..CLAIMS.len()) {
+        let (engine, nodes) = engine(EngineOptions::default(), &looks, &history);
+        let claim = claim(CLAIMS[asked]);
+        for node in nodes {
+            let book = engine.ledger().book(node);
+            let open = Open::of(book, &claim);
+            let whole: Vec<usize> = choice::whole(open).collect();
+            let wanted = whole.iter().filter(|at| book.cards()[**at].holds > 0);
+            let idle = choice::idle(open);
+            prop_assert_eq!(
+                (idle.cards as usize, idle.wanted as usize, idle.first),
+                (whole.len(), wanted.count(), whole.first().copied())
+            );
+            // By accounts alone, as every policy's that is not personal.
+            let cost = |_, left: Part| (left.memory.get() % 7) as Cost;
+            if let Ask::Parts(parts) = claim.ask() {
+                for part in parts.iter() {
+                    let each = choice::one(open, part, true, cost);
+                    prop_assert_eq!(choice::one(open, part, false, cost), each);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_a_node_answers_does_not_depend_on_what_is_kept_or_preferred(
         policy in 0..policies(),
         looks in looks(),
@@ -183,6 +209,8 @@ proptest! {
                 fit => prop_assert_eq!(answer, fit.map(|_place| ())),
             }
         }
+        let first = kept.answers(&pod, &claim, &nodes).position(|answer| answer.is_ok());
+        prop_assert_eq!(kept.first_open(&pod, &claim, &nodes), first);
         let now = Time::from_ms(0);
         let ask = |engine: &mut Engine| engine.filter(now, &pod, &claim, &nodes, true, |_| 0);
         prop_assert_eq!(ask(&mut kept), ask(&mut anew));
