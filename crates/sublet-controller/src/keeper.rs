@@ -6,7 +6,14 @@
 //! keep, and without the second nobody is asked about Bindings. Nor does it make the Secret: without
 //! one it says what to apply, and the replicas serve what they have. Every replica reads the
 //! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
-//! replaced only in the version that was seen.
+//! replaced, and a configuration patched, only in the version that was seen.
+//!
+//! A bundle is written by a patch of positions, never by server-side apply: whoever applies owns the
+//! webhooks that it names. Of one that helm takes away then stays a torso, which the API server
+//! refuses, and the upgrade fails. What an earlier version owns by apply is given up here.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +25,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::runtime::{Controller, WatchStreamExt};
@@ -28,7 +35,7 @@ use sublet_client::{Act, ObjectAddress, Write};
 use sublet_replicas::credentials::{CertificateStep, Credential, Stored, next_step};
 use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
 
-use crate::hosts::{names_of, trust};
+use crate::hosts::{names_of, trusts};
 use crate::shell::{Control, Decision};
 
 /// The controller of the certificates.
@@ -189,8 +196,16 @@ impl Control for CertificateKeeper {
         let SecretSight { room, stored } = &sight.secret;
         let stored = stored.as_deref();
         let bindings = sight.bindings.as_deref();
-        let trusted =
-            stored.is_some_and(|stored| trust(called(configuration, bindings), &stored.bundle()));
+        let believing = |bundle: &str| {
+            let pods = configuration.webhooks.iter().flatten();
+            let pods = believe(configuration, pods.map(|one| &one.client_config), bundle);
+            let bindings = bindings.and_then(|bindings| {
+                let webhooks = bindings.webhooks.iter().flatten();
+                believe(bindings, webhooks.map(|one| &one.client_config), bundle)
+            });
+            pods.into_iter().chain(bindings).collect::<Vec<Write>>()
+        };
+        let trusted = stored.is_some_and(|stored| believing(&stored.bundle()).is_empty());
         let (writes, again) = match next_step(stored, trusted, fresh, self.settle(), now) {
             CertificateStep::Store(new) => match room {
                 Ok(seen) => (
@@ -199,24 +214,7 @@ impl Control for CertificateKeeper {
                 ),
                 Err(_) => (Vec::new(), Some(NO_ROOM_AGAIN)),
             },
-            CertificateStep::Trust(bundle) => {
-                let pods = called(configuration, None);
-                let pods = (!trust(pods, &bundle)).then(|| {
-                    let webhooks = configuration.webhooks.iter().flatten();
-                    believe(
-                        configuration,
-                        webhooks.map(|one| one.name.as_str()),
-                        &bundle,
-                    )
-                });
-                let bindings = bindings.and_then(|bindings| {
-                    let webhooks = || bindings.webhooks.iter().flatten();
-                    let trusting = trust(webhooks().map(|one| &one.client_config), &bundle);
-                    let names = webhooks().map(|one| one.name.as_str());
-                    (!trusting).then(|| believe(bindings, names, &bundle))
-                });
-                (pods.into_iter().chain(bindings).collect(), None)
-            }
+            CertificateStep::Trust(bundle) => (believing(&bundle), None),
             CertificateStep::Wait(time) => (Vec::new(), Some(time)),
         };
         Decision { writes, again }
@@ -235,235 +233,41 @@ fn called<'a>(
         .chain(bindings.map(|webhook| &webhook.client_config))
 }
 
-/// Puts a bundle into every webhook of a configuration, by name, and changes nothing else of it.
+/// Puts a bundle into each webhook of a configuration that lacks it, gives up what this controller
+/// has applied to it, and changes nothing else; `None` where there is nothing to do.
 fn believe<'a, K: Resource<DynamicType = ()>>(
     configuration: &K,
-    webhooks: impl Iterator<Item = &'a str>,
+    webhooks: impl Iterator<Item = &'a WebhookClientConfig>,
     bundle: &str,
-) -> Write {
-    let bundle = ByteString(bundle.as_bytes().to_vec());
-    let webhooks: Vec<Value> = webhooks
-        .map(|name| json!({ "name": name, "clientConfig": { "caBundle": bundle } }))
-        .collect();
-    Write {
-        to: ObjectAddress::of::<K>(None, &configuration.name_any()),
-        act: Act::Apply(json!({
-            // Of what was seen: it must not come back if somebody deletes it.
-            "metadata": { "resourceVersion": configuration.resource_version() },
-            "webhooks": webhooks,
-        })),
+) -> Option<Write> {
+    let owners = configuration.meta().managed_fields.iter().flatten();
+    let applied = owners.enumerate().filter(|(_, owner)| is_applied(owner));
+    let applied: Vec<usize> = applied.map(|(at, _)| at).collect();
+    // From the end, since those behind move up.
+    let given_up = applied.into_iter().rev();
+    let given_up = given_up
+        .map(|at| json!({ "op": "remove", "path": format!("/metadata/managedFields/{at}") }));
+    let value = ByteString(bundle.as_bytes().to_vec());
+    let lacking = webhooks.enumerate().filter(|(_, one)| !trusts(one, bundle));
+    let added = lacking.map(|(at, _)| {
+        let path = format!("/webhooks/{at}/clientConfig/caBundle");
+        json!({ "op": "add", "path": path, "value": value })
+    });
+    let changes: Vec<Value> = given_up.chain(added).collect();
+    if changes.is_empty() {
+        return None;
     }
+    // Positions are those of what was seen.
+    let seen = configuration.resource_version();
+    let same = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen });
+    Some(Write {
+        to: ObjectAddress::of::<K>(None, &configuration.name_any()),
+        act: Act::JsonPatch([vec![same], changes].concat().into()),
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, ValidatingWebhook};
-
-    use super::*;
-
-    fn keeper() -> CertificateKeeper {
-        CertificateKeeper {
-            configuration: "w".to_owned(),
-            binding_configuration: "b".to_owned(),
-            namespace: "ns".to_owned(),
-            secret: "s".to_owned(),
-            validity: Duration::from_secs(900),
-        }
-    }
-
-    fn configuration(bundle: Option<&str>) -> MutatingWebhookConfiguration {
-        let webhook = MutatingWebhook {
-            name: "pods.sublet.dev".to_owned(),
-            client_config: WebhookClientConfig {
-                url: Some("https://127.0.0.1:1/admit".to_owned()),
-                ca_bundle: bundle.map(|text| ByteString(text.as_bytes().to_vec())),
-                service: None,
-            },
-            ..MutatingWebhook::default()
-        };
-        let mut configuration = MutatingWebhookConfiguration {
-            webhooks: Some(vec![webhook]),
-            ..MutatingWebhookConfiguration::default()
-        };
-        configuration.metadata.name = Some("w".to_owned());
-        configuration.metadata.resource_version = Some("5".to_owned());
-        configuration
-    }
-
-    /// A Secret that was made by helm.
-    fn version_7() -> Box<ObjectMeta> {
-        let helm = ("meta.helm.sh/release-name".to_owned(), "a".to_owned());
-        Box::new(ObjectMeta {
-            resource_version: Some("7".to_owned()),
-            annotations: Some(BTreeMap::from([helm])),
-            ..ObjectMeta::default()
-        })
-    }
-
-    #[test]
-    fn each_step_is_one_write_in_the_version_that_was_seen() {
-        let now = Timestamp::now();
-        let keeper = keeper();
-        let fresh = Credential::make(
-            &names_of(called(&configuration(None), None)),
-            now,
-            keeper.validity,
-        );
-        let fresh = fresh.unwrap();
-        let decide = |secret: SecretSight, bundle: Option<&str>| {
-            let sight = CertificateSight {
-                secret,
-                bindings: None,
-                fresh: Some(fresh.clone()),
-            };
-            keeper.decide(&configuration(bundle), &sight, now)
-        };
-        let stored = Stored::first(fresh.clone());
-        let kept = |stored| SecretSight {
-            room: Ok(version_7()),
-            stored,
-        };
-
-        let broken = decide(kept(None), None);
-        let [
-            Write {
-                act: Act::Replace(secret),
-                ..
-            },
-        ] = &broken.writes[..]
-        else {
-            panic!("{broken:?}")
-        };
-        assert_eq!(secret["metadata"], json!(version_7()));
-        let secret: Secret = serde_json::from_value(secret.clone()).unwrap();
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        assert_eq!(stored_in(&secret).unwrap(), stored);
-
-        let untrusted = decide(kept(Some(Box::new(stored.clone()))), Some("old"));
-        let [
-            Write {
-                to,
-                act: Act::Apply(patch),
-            },
-        ] = &untrusted.writes[..]
-        else {
-            panic!("{untrusted:?}")
-        };
-        assert_eq!(
-            (to.name.as_str(), &patch["metadata"]["resourceVersion"]),
-            ("w", &json!("5"))
-        );
-        assert_eq!(patch["webhooks"][0]["name"], "pods.sublet.dev");
-        let done = decide(kept(Some(Box::new(stored.clone()))), Some(&stored.bundle()));
-        assert_eq!(done.writes, []);
-        assert_eq!(done.again, Some(Duration::from_secs(600)));
-    }
-
-    /// It can be deleted, or replaced by one that cannot be written. What is in it is trusted all
-    /// the same, for it is served.
-    #[test]
-    fn a_secret_without_room_is_said_again_and_never_made() {
-        let now = Timestamp::now();
-        let keeper = keeper();
-        let names = names_of(called(&configuration(None), None));
-        let fresh = Credential::make(&names, now, keeper.validity).unwrap();
-        let due = Stored::first(Credential {
-            until: now,
-            ..fresh.clone()
-        });
-        let stored = Stored::first(fresh.clone());
-        let _installed = rustls::crypto::ring::default_provider().install_default();
-        let holding = |stored: &Stored, immutable| Secret {
-            immutable,
-            ..match storing("ns", "s", &version_7(), stored).act {
-                Act::Replace(secret) => serde_json::from_value(secret).unwrap(),
-                other => panic!("{other:?}"),
-            }
-        };
-        let decide = |secret: Option<&Secret>, trusted: Option<&str>| {
-            let sight = CertificateSight {
-                secret: SecretSight::of(secret),
-                bindings: None,
-                fresh: Some(fresh.clone()),
-            };
-            let decision = keeper.decide(&configuration(trusted), &sight, now);
-            let kinds = decision.writes.iter().map(|write| &*write.to.kind.kind);
-            (kinds.map(str::to_owned).collect::<Vec<_>>(), decision.again)
-        };
-        let nothing = (Vec::new(), Some(NO_ROOM_AGAIN));
-        let fixed = Some(true);
-        assert_eq!(decide(None, None), nothing);
-        assert_eq!(decide(None, Some(&stored.bundle())), nothing);
-        let secret = holding(&due, fixed);
-        assert_eq!(decide(Some(&secret), Some(&due.bundle())), nothing);
-        let told = (vec!["MutatingWebhookConfiguration".to_owned()], None);
-        assert_eq!(decide(Some(&holding(&due, fixed)), None), told);
-        // As soon as it can be written, it is.
-        let stores = (vec!["Secret".to_owned()], None);
-        let secret = holding(&due, None);
-        assert_eq!(decide(Some(&secret), Some(&due.bundle())), stores);
-    }
-
-    #[test]
-    fn the_webhook_for_bindings_is_trusted_with_the_other() {
-        let now = Timestamp::now();
-        let pods = configuration(None)
-            .webhooks
-            .unwrap()
-            .remove(0)
-            .client_config;
-        let hosts = names_of(called(&configuration(None), None));
-        let fresh = Credential::make(&hosts, now, keeper().validity).unwrap();
-        let stored = Stored::first(fresh.clone());
-        let written = |trusted: Option<&str>, bindings: Option<&str>| {
-            let webhook = ValidatingWebhook {
-                name: "bindings.sublet.dev".to_owned(),
-                client_config: WebhookClientConfig {
-                    ca_bundle: bindings.map(|text| ByteString(text.as_bytes().to_vec())),
-                    ..pods.clone()
-                },
-                ..ValidatingWebhook::default()
-            };
-            let mut bindings = ValidatingWebhookConfiguration {
-                webhooks: Some(vec![webhook]),
-                ..ValidatingWebhookConfiguration::default()
-            };
-            bindings.metadata.name = Some("b".to_owned());
-            let sight = CertificateSight {
-                secret: SecretSight {
-                    room: Ok(version_7()),
-                    stored: Some(Box::new(stored.clone())),
-                },
-                bindings: Some(Arc::new(bindings)),
-                fresh: Some(fresh.clone()),
-            };
-            let decision = keeper().decide(&configuration(trusted), &sight, now);
-            let to = decision.writes.into_iter().map(|write| write.to);
-            to.map(|to| format!("{} {}", to.kind.kind, to.name))
-                .collect::<Vec<_>>()
-        };
-        let (first, second) = (
-            "MutatingWebhookConfiguration w",
-            "ValidatingWebhookConfiguration b",
-        );
-        let bundle = stored.bundle();
-        let bundle = Some(bundle.as_str());
-        assert_eq!(written(None, Some("old")), [first, second]);
-        assert_eq!(written(bundle, None), [second]);
-        assert_eq!(written(Some("old"), bundle), [first]);
-        assert_eq!(written(bundle, bundle), [""; 0]);
-    }
-
-    #[test]
-    fn a_configuration_without_a_host_needs_no_certificate() {
-        let sight = CertificateSight {
-            secret: SecretSight::of(None),
-            bindings: None,
-            fresh: None,
-        };
-        let decision = keeper().decide(&configuration(None), &sight, Timestamp::now());
-        assert_eq!(decision, Decision::default());
-    }
+/// Fields that this controller owns because it has applied them.
+fn is_applied(owner: &ManagedFieldsEntry) -> bool {
+    owner.manager.as_deref() == Some(CertificateKeeper::NAME)
+        && owner.operation.as_deref() == Some("Apply")
 }
