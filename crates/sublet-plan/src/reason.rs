@@ -354,12 +354,16 @@ impl fmt::Display for Reason {
                 "the node is not known, or its GPU inventory cannot be read"
             ),
             Reason::NoGpu => write!(f, "the node has no GPU"),
-            Reason::Sharing {
-                node: Sharing::Whole,
-            } => {
-                write!(f, "the node hands out whole GPUs only")
+            Reason::Sharing { node } => {
+                let (only, also) = match node {
+                    Sharing::Whole => ("whole GPUs", "parts"),
+                    Sharing::Memory | Sharing::Both => ("parts of GPUs", "whole GPUs"),
+                };
+                write!(
+                    f,
+                    "the node hands out {only} only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out {also} too"
+                )
             }
-            Reason::Sharing { .. } => write!(f, "the node hands out parts of GPUs only"),
             Reason::Unit { node, scheduler } => write!(
                 f,
                 "the node counts GPU memory in {node}, the scheduler in {scheduler}: give both the same --memory-unit"

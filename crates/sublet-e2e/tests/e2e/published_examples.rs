@@ -1,4 +1,7 @@
-//! The examples that GPUShare published, as Deployments through a stock kube-scheduler.
+//! The examples that GPUShare published, as Deployments through a stock kube-scheduler, and those of its
+//! peers that ask for whole cards.
+
+mod whole_cards;
 
 use anyhow::Result;
 use serde_json::json;

@@ -293,7 +293,7 @@ fn nodes_that_serve_another_kind_of_claim() {
          n4 slots: 0/16
          ask p 17
          -> n1: 17 MiB asked of one GPU, but the largest, GPU 0, has 16 MiB in all (1 MiB too few) (never)
-         -> n2: the node hands out whole GPUs only (never)
+         -> n2: the node hands out whole GPUs only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out parts too (never)
          -> n3: the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit (never)
          -> n4: the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1 (never)
          filter q 8

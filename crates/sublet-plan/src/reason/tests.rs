@@ -203,8 +203,8 @@ fn each_reason_is_told_in_full_and_in_short() {
     let expected = "\
 unknown_node | not now | the node is not known, or its GPU inventory cannot be read | the node is not known, or its GPU inventory cannot be read
 no_gpu | never | the node has no GPU | the node has no GPU
-sharing | never | the node hands out whole GPUs only | the node hands out whole GPUs only
-sharing | never | the node hands out parts of GPUs only | the node hands out parts of GPUs only
+sharing | never | the node hands out whole GPUs only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out parts too | the node hands out whole GPUs only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out parts too
+sharing | never | the node hands out parts of GPUs only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out whole GPUs too | the node hands out parts of GPUs only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out whole GPUs too
 unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit | node counts GPU memory in another unit
 no_slot | never | the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
 slot_beside | never | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot
