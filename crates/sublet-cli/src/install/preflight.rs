@@ -2,6 +2,7 @@
 //!
 //! Pure: [`Facts`] were read before, and are judged here.
 
+mod rivals;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,9 @@ const NEWEST: (u32, u32) = (1, 36);
 const SHARED: (&str, &str) = ("gpushare", "true");
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// The machines that Sublet is built for, by the name that Kubernetes has for them.
+const ARCHITECTURE: &str = "amd64";
 
 /// How serious it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -97,11 +101,13 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         return checks;
     }
     checks.extend(other_installations(facts));
-    checks.extend(conflicts(facts));
+    checks.extend(rivals::conflicts(facts));
     checks.extend(facts.definitions.iter().filter_map(definition));
     checks.push(nodes(facts));
+    checks.push(architecture(facts));
     checks.extend(isolation(facts));
     checks.push(images(facts));
+    checks.extend(scheduler_version(facts));
     if let Some(patch) = &facts.patch {
         checks.push(default_scheduler(patch));
         checks.push(control_planes(facts));
@@ -111,16 +117,14 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
 
 fn version(text: &str) -> Check {
     const NAME: &str = "API server";
-    let numbers = text.trim_start_matches('v').split(['.', '-', '+']);
-    let mut numbers = numbers.map_while(|number| number.parse().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) < OLDEST => Check::bad(
+    match minor_version(text) {
+        Some(version) if version < OLDEST => Check::bad(
             NAME,
             Severity::Error,
             format!("it is {text}, and has no stable ValidatingAdmissionPolicy"),
             "upgrade to Kubernetes 1.30 or newer",
         ),
-        (Some(major), Some(minor)) if (major, minor) > NEWEST => Check::bad(
+        Some(version) if version > NEWEST => Check::bad(
             NAME,
             Severity::Warning,
             format!("it is {text}, newer than what Sublet was tested with"),
@@ -129,14 +133,21 @@ fn version(text: &str) -> Check {
                 NEWEST.0, NEWEST.1
             ),
         ),
-        (Some(_), Some(_)) => Check::ok(NAME, format!("it is {text}")),
-        _ => Check::bad(
+        Some(_) => Check::ok(NAME, format!("it is {text}")),
+        None => Check::bad(
             NAME,
             Severity::Warning,
             format!("it says that it is {text}, which is no version"),
             "Kubernetes 1.30 or newer is needed",
         ),
     }
+}
+
+/// The first two numbers of a version such as `v1.36.3`.
+fn minor_version(text: &str) -> Option<(u32, u32)> {
+    let numbers = text.trim_start_matches('v').split(['.', '-', '+']);
+    let mut numbers = numbers.map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next())
 }
 
 fn rights(facts: &Facts) -> Check {
@@ -207,127 +218,6 @@ fn other_installations(facts: &Facts) -> Vec<Check> {
     checks
 }
 
-/// Somebody else's program that does what ours does.
-struct Rival {
-    /// In the name or an image of its DaemonSet or Deployment.
-    mark: &'static str,
-    what: &'static str,
-    /// Whether it is in the way only on nodes with our label.
-    by_node: bool,
-}
-
-const RIVALS: [Rival; 6] = [
-    Rival {
-        mark: "gpushare-device-plugin",
-        what: "GPUShare's device plugin registers aliyun.com/gpu-mem",
-        by_node: true,
-    },
-    Rival {
-        mark: "gpushare-sch",
-        what: "GPUShare's extender gives out the same memory",
-        by_node: false,
-    },
-    Rival {
-        mark: "hami-device-plugin",
-        what: "HAMi's device plugin gives out cards",
-        by_node: true,
-    },
-    Rival {
-        mark: "nvidia-device-plugin",
-        what: "NVIDIA's device plugin registers nvidia.com/gpu",
-        by_node: true,
-    },
-    Rival {
-        mark: "k8s-device-plugin",
-        what: "NVIDIA's device plugin registers nvidia.com/gpu",
-        by_node: true,
-    },
-    Rival {
-        mark: "kubeshare",
-        what: "KubeShare makes the same pods of SharePods",
-        by_node: false,
-    },
-];
-
-fn conflicts(facts: &Facts) -> Vec<Check> {
-    const NAME: &str = "other GPU software";
-    let shared: Vec<&Value> = shared_nodes(facts).collect();
-    let mut checks = Vec::new();
-    for workload in facts.daemon_sets.iter().chain(&facts.deployments) {
-        let Some(rival) = RIVALS.iter().find(|rival| is_of(workload, rival.mark)) else {
-            continue;
-        };
-        let is_daemon = workload["spec"]["template"]["spec"].is_object()
-            && workload["spec"].get("replicas").is_none();
-        let kind = if is_daemon { "daemonset" } else { "deployment" };
-        let meta = &workload["metadata"];
-        let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
-        let title = format!("{kind} {namespace}/{name}");
-        if !rival.by_node {
-            checks.push(Check::bad(
-                NAME,
-                Severity::Error,
-                format!("{}: {title}", rival.what),
-                format!("kubectl delete {kind} -n {namespace} {name}"),
-            ));
-        } else if is_daemon {
-            checks.push(on_nodes(NAME, rival, workload, &title, &shared));
-        }
-    }
-    if checks.is_empty() {
-        checks.push(Check::ok(NAME, "none is in the way"));
-    }
-    checks
-}
-
-/// A device plugin is in the way where it and our agent are on one node.
-fn on_nodes(
-    name: &'static str,
-    rival: &Rival,
-    workload: &Value,
-    title: &str,
-    shared: &[&Value],
-) -> Check {
-    let pod = &workload["spec"]["template"]["spec"];
-    let selector = pod["nodeSelector"].as_object();
-    let may_run = |node: &&&Value| {
-        let labels = &node["metadata"]["labels"];
-        selector
-            .into_iter()
-            .flatten()
-            .all(|(key, value)| labels[key] == *value)
-    };
-    let mut both = shared
-        .iter()
-        .filter(may_run)
-        .map(|node| text(&node["metadata"]["name"]));
-    let Some(first) = both.next() else {
-        return Check::ok(name, format!("{title} is on other nodes"));
-    };
-    let found = format!(
-        "{} on {first} and {} other nodes: {title}",
-        rival.what,
-        both.count()
-    );
-    let advice = "let it run on other nodes only (its nodeSelector, or an affinity that \
-                  excludes gpushare=true), or delete it";
-    // An affinity is not read here; it may keep it away.
-    let severity = match pod["affinity"].is_object() {
-        true => Severity::Warning,
-        false => Severity::Error,
-    };
-    Check::bad(name, severity, found, advice)
-}
-
-fn is_of(workload: &Value, mark: &str) -> bool {
-    let containers = workload["spec"]["template"]["spec"]["containers"].as_array();
-    let mut images = containers
-        .into_iter()
-        .flatten()
-        .map(|container| text(&container["image"]));
-    text(&workload["metadata"]["name"]).contains(mark) || images.any(|image| image.contains(mark))
-}
-
 /// A definition of one of our names that was made by others.
 fn definition(definition: &Value) -> Option<Check> {
     const NAME: &str = "definitions";
@@ -355,6 +245,42 @@ fn nodes(facts: &Facts) -> Check {
             "kubectl label node NODE gpushare=true, for each whose cards are to be shared",
         ),
         count => Check::ok(NAME, format!("{count} have the label gpushare=true")),
+    }
+}
+
+/// A node of another architecture runs nothing of ours: the workloads do not select it. Kubelet says
+/// what a node is; one that says nothing is none of ours to judge.
+fn architecture(facts: &Facts) -> Check {
+    const NAME: &str = "architecture";
+    let named = |node: &Value| {
+        let text = node["status"]["nodeInfo"]["architecture"].as_str()?;
+        Some(text.to_owned()).filter(|text| !text.is_empty() && text != ARCHITECTURE)
+    };
+    let others = facts.nodes.iter().filter_map(named).count();
+    if others > 0 && others == facts.nodes.len() {
+        return Check::bad(
+            NAME,
+            Severity::Error,
+            format!("none of {others} nodes is {ARCHITECTURE}, for which Sublet is built"),
+            format!("add a node of {ARCHITECTURE} for the scheduler and the controller"),
+        );
+    }
+    let mut shared = shared_nodes(facts).filter_map(|node| Some((node, named(node)?)));
+    match shared.next() {
+        None => Check::ok(NAME, format!("nodes to be shared are {ARCHITECTURE}")),
+        Some((node, found)) => {
+            let name = text(&node["metadata"]["name"]);
+            Check::bad(
+                NAME,
+                Severity::Warning,
+                format!(
+                    "{} of the nodes with the label gpushare=true are not {ARCHITECTURE}, for which Sublet is \
+                     built: {name} is {found}; no agent goes there",
+                    shared.count().saturating_add(1)
+                ),
+                format!("kubectl label node {name} gpushare-, and leave its GPUs to others"),
+            )
+        }
     }
 }
 
@@ -407,6 +333,26 @@ fn images(facts: &Facts) -> Check {
         );
     };
     Check::ok(NAME, format!("{image} and {scheduler}"))
+}
+
+/// Kubernetes' own rule: a kube-scheduler is not newer than the API server, and at most one minor
+/// version older. A tag that is no version says nothing.
+fn scheduler_version(facts: &Facts) -> Option<Check> {
+    const NAME: &str = "kube-scheduler";
+    let image = facts.kube_scheduler_image.as_deref()?;
+    let (repository, tag) = image.split('@').next()?.rsplit_once(':')?;
+    let (server, scheduler) = (minor_version(&facts.version)?, minor_version(tag)?);
+    let one_older = (server.0, server.1.saturating_sub(1));
+    let found = format!("it is {tag} beside an API server of {}", facts.version);
+    if (one_older..=server).contains(&scheduler) {
+        return Some(Check::ok(NAME, found));
+    }
+    Some(Check::bad(
+        NAME,
+        Severity::Error,
+        format!("{found}: it may be one minor version older, and never newer"),
+        format!("--kube-scheduler-image {repository}:{}", facts.version),
+    ))
 }
 
 fn default_scheduler(patch: &Result<String, Trouble>) -> Check {

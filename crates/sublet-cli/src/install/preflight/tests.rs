@@ -7,7 +7,12 @@ use serde_json::json;
 use super::*;
 
 fn node(name: &str, labels: &Value) -> Value {
-    json!({"metadata": {"name": name, "labels": labels}})
+    let info = json!({"architecture": "amd64"});
+    json!({"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": info}})
+}
+
+fn arm64(node: &mut Value) {
+    node["status"]["nodeInfo"]["architecture"] = "arm64".into();
 }
 
 fn daemons(namespace: &str, name: &str, image: &str, selector: &Value) -> Value {
@@ -40,7 +45,7 @@ fn facts() -> Facts {
             &json!({}),
         )],
         image: Some("r.test/sublet:1".to_owned()),
-        kube_scheduler_image: Some("r.test/kube-scheduler:1".to_owned()),
+        kube_scheduler_image: Some("r.test:5000/kube-scheduler:v1.36.3".to_owned()),
         patch: Some(Ok("it can be patched".to_owned())),
         ..Facts::default()
     }
@@ -61,7 +66,7 @@ fn bad(facts: &Facts) -> Vec<String> {
 fn where_all_is_well_each_check_says_so() {
     let facts = facts();
     assert_eq!(bad(&facts), Vec::<String>::new());
-    assert_eq!(checks(&facts).len(), 9);
+    assert_eq!(checks(&facts).len(), 11);
 }
 
 /// Makes one thing of a cluster different.
@@ -71,7 +76,10 @@ type Change = fn(&mut Facts);
 fn what_is_wrong_is_named_with_its_severity() {
     let table: &[(Change, &str)] = &[
         (
-            |f| f.version = "v1.29.4".into(),
+            |f| {
+                f.version = "v1.29.4".into();
+                f.kube_scheduler_image = Some("k:v1.29.4".into());
+            },
             "Error API server: it is v1.29.4, and has no stable",
         ),
         (
@@ -90,7 +98,26 @@ fn what_is_wrong_is_named_with_its_severity() {
             "Warning isolation: containers on node g1 can use more than their part: no libraries",
         ),
         (
-            |f| f.version = "v1.40.0-rc.1".into(),
+            |f| arm64(&mut f.nodes[1]),
+            "Warning architecture: 1 of the nodes with the label gpushare=true are not amd64, for which Sublet is built: g1 is arm64",
+        ),
+        (
+            |f| f.nodes.iter_mut().for_each(arm64),
+            "Error architecture: none of 2 nodes is amd64, for which Sublet is built",
+        ),
+        (
+            |f| f.kube_scheduler_image = Some("r.test/kube-scheduler:v1.29.4".into()),
+            "Error kube-scheduler: it is v1.29.4 beside an API server of v1.36.3: it may be one",
+        ),
+        (
+            |f| f.kube_scheduler_image = Some("r.test/k:v1.37.0@sha256:0".into()),
+            "Error kube-scheduler: it is v1.37.0 beside an API server of v1.36.3: it may be one",
+        ),
+        (
+            |f| {
+                f.version = "v1.40.0-rc.1".into();
+                f.kube_scheduler_image = Some("k:v1.40.0".into());
+            },
             "Warning API server: it is v1.40.0-rc.1, newer",
         ),
         (
@@ -205,6 +232,31 @@ fn what_is_wrong_is_named_with_its_severity() {
         assert_eq!(bad.len(), 1, "{bad:?}");
         assert!(bad[0].starts_with(expected), "{bad:?}");
     }
+}
+
+/// An upgrade of the control plane has the scheduler one version behind for a while. What is no version
+/// is not judged, and neither is a node without GPUs of ours, nor one whose kubelet has said nothing.
+#[test]
+fn what_kubernetes_allows_and_what_says_nothing_is_in_nobodys_way() {
+    let mut facts = facts();
+    for image in [
+        "k:v1.35.9",
+        "k:v1.36.0-site.1",
+        "k:latest",
+        "k",
+        "r.test:5000/k",
+        "k@sha256:0",
+    ] {
+        facts.kube_scheduler_image = Some(image.to_owned());
+        assert_eq!(bad(&facts), Vec::<String>::new(), "{image}");
+    }
+    let mut other = node("arm", &json!({}));
+    arm64(&mut other);
+    facts.nodes.push(other);
+    facts
+        .nodes
+        .push(json!({"metadata": {"name": "new", "labels": {"gpushare": "true"}}}));
+    assert_eq!(bad(&facts), Vec::<String>::new());
 }
 
 #[test]
