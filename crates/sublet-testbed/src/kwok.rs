@@ -11,7 +11,8 @@ use std::fmt::Write;
 pub fn kwok_node(name: &str, annotations: &[(&str, &str)], resources: &[(&str, &str)]) -> String {
     let mut yaml = format!(
         "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  \
-         labels: {{type: kwok, kubernetes.io/hostname: {name}, kubernetes.io/os: linux}}\n  \
+         labels: {{type: kwok, kubernetes.io/hostname: {name}, kubernetes.io/os: linux, \
+         kubernetes.io/arch: amd64}}\n  \
          annotations:\n    kwok.x-k8s.io/node: fake\n"
     );
     for (key, value) in annotations {

@@ -1,6 +1,8 @@
 //! The Helm chart as a user's `helm` sees it, before any cluster: what it renders, and what it
 //! refuses.
 
+mod refused;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -71,7 +73,7 @@ fn without_share_pods_the_controller_may_create_no_pod() -> Result<()> {
         ("23-rbac-controller.yaml", "kubeshare.nthu"),
         ("23-rbac-controller.yaml", "# create: the pod of a SharePod"),
         ("34-controller-policy.yaml", "SharePod"),
-        ("71-webhook.yaml", "sharepods"),
+        ("71-webhook.yaml", "resources: [sharepods]"),
     ] {
         let with = helm.manifests(&chart_folder(repository()), &[])?;
         assert!(
@@ -79,89 +81,6 @@ fn without_share_pods_the_controller_may_create_no_pod() -> Result<()> {
             "{name} has no {gone} with them either"
         );
         assert!(!text(name).contains(gone), "{gone} is left in {name}");
-    }
-    Ok(())
-}
-
-/// What a user would see who has mistyped a value: a name of the field, and what it may be.
-#[test]
-fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
-    let Some(helm) = helm() else {
-        return Ok(());
-    };
-    for (wrong, told) in [
-        (
-            "memoryUnit=MB",
-            "'/memoryUnit': value must be one of 'MiB', 'GiB'",
-        ),
-        (
-            "image.digest=sha256:0",
-            "'/image/digest': 'sha256:0' does not match",
-        ),
-        (
-            "scheduler.image.digest=v1.36.3",
-            "'/scheduler/image/digest': 'v1.36.3' does not match",
-        ),
-        (
-            "scheduler.policy=best",
-            "'/scheduler/policy': 'best' does not match",
-        ),
-        (
-            "scheduler.ports.health=0",
-            "'/scheduler/ports/health': minimum: got 0, want 1",
-        ),
-        (
-            "agent.sharin=both",
-            "'/agent': additional properties 'sharin' not allowed",
-        ),
-        (
-            "webhook.url=http://10.0.0.5",
-            "'/webhook/url': 'http://10.0.0.5' does not match",
-        ),
-        (
-            "webhook.failurePolicy=fail",
-            "'/webhook/failurePolicy': value must be one of",
-        ),
-        (
-            "webhook.clientCA=/etc/ca.crt",
-            "'/webhook/clientCA': '/etc/ca.crt' does not match",
-        ),
-        (
-            "isolation.opportunisticDuty=0",
-            "'/isolation/opportunisticDuty': minimum",
-        ),
-        (
-            "isolation.enabled=maybe",
-            "'/isolation/enabled': value must be one of 'auto', true",
-        ),
-        (
-            "isolation.mps.enabled=true,isolation.exclusiveSlices=all",
-            "isolation.exclusiveSlices makes no sense with isolation.mps.enabled",
-        ),
-        (
-            "scheduler.moreNames={Koord}",
-            "'/scheduler/moreNames/0': 'Koord' does not match",
-        ),
-        (
-            "scheduler.moreNames={default-scheduler}",
-            "default-scheduler in scheduler.moreNames is the name of a scheduler that is there",
-        ),
-        (
-            "scheduler.moreNames={a},moreSchedulers={a}",
-            "a stands in scheduler.moreNames and in moreSchedulers",
-        ),
-        (
-            "queue.enabled=true,controller.enabled=false",
-            "queue.enabled needs controller.enabled",
-        ),
-        (
-            "isolation.mps.enabled=true,isolation.enabled=false",
-            "isolation.mps.enabled needs isolation.enabled",
-        ),
-    ] {
-        let made = helm.manifests(&chart_folder(repository()), &["--set", wrong]);
-        let said = made.map_or_else(|error| format!("{error:#}"), |_| "it was taken".to_owned());
-        ensure!(said.contains(told), "{wrong}: {said}");
     }
     Ok(())
 }
@@ -292,7 +211,7 @@ fn a_value_changes_what_it_says() -> Result<()> {
         (
             "queue.enabled=true",
             "71-webhook.yaml",
-            "name: quotas.sublet.dev",
+            "resources: [elasticquotas]",
         ),
         (
             "queue.enabled=true",
@@ -308,6 +227,21 @@ fn a_value_changes_what_it_says() -> Result<()> {
             "queue.enabled=true",
             "18-gang-plans.yaml",
             "name: gangplans.sublet.dev",
+        ),
+        (
+            "agent.nodeSelector.pool=a",
+            "60-agent.yaml",
+            "nodeSelector: {\"gpushare\":\"true\",\"kubernetes.io/arch\":\"amd64\",\"pool\":\"a\"}",
+        ),
+        (
+            "scheduler.nodeSelector.pool=a",
+            "50-scheduler.yaml",
+            "nodeSelector: {\"kubernetes.io/arch\":\"amd64\",\"pool\":\"a\"}",
+        ),
+        (
+            "controller.nodeSelector.kubernetes\\.io/arch=arm64",
+            "70-controller.yaml",
+            "nodeSelector: {\"kubernetes.io/arch\":\"arm64\"}",
         ),
         (
             "agent.runtimeClassName=nvidia",
@@ -401,6 +335,54 @@ fn a_value_changes_what_it_says() -> Result<()> {
         "71-webhook.yaml",
     ] {
         assert!(!files.contains_key(absent), "{absent}");
+    }
+    Ok(())
+}
+
+/// The notice on removal has a command for all that `helm uninstall` leaves: whatever values made them,
+/// each of these has the label by which the command selects.
+#[test]
+fn the_notice_names_every_definition_that_stays() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let folder = chart_folder(repository());
+    let dry = [
+        "install",
+        "sublet",
+        &folder.display().to_string(),
+        "--dry-run=client",
+    ];
+    for (values, definitions) in [
+        ("queue.enabled=true", 7),
+        ("queue.enabled=false", 2),
+        ("crds.install=false", 0),
+        ("crds.install=false,queue.enabled=true", 4),
+    ] {
+        let files = helm.manifests(&folder, &["--set", values])?;
+        let documents = files.values().flat_map(|text| text.split("---\n"));
+        let kept: Vec<&str> = documents
+            .filter(|text| text.contains("resource-policy: keep"))
+            .collect();
+        assert_eq!(kept.len(), definitions, "{values}");
+        for text in kept {
+            ensure!(
+                text.contains("\nkind: CustomResourceDefinition\n"),
+                "{text}"
+            );
+            ensure!(
+                text.contains("  labels: {app.kubernetes.io/name: sublet,"),
+                "{text}"
+            );
+        }
+        let said = helm.run(&[&dry[..], &["--set", values]].concat(), None)?;
+        let (_, notice) = said.split_once("\nNOTES:\n").context("no notice")?;
+        let command = "kubectl delete crd --selector app.kubernetes.io/name=sublet\n";
+        assert_eq!(
+            notice.contains(command),
+            definitions > 0,
+            "{values}: {notice}"
+        );
     }
     Ok(())
 }

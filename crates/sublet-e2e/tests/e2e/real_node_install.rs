@@ -21,7 +21,7 @@ use crate::chart::{helm, repository};
 use crate::real_node_isolation::{pod, stage_below};
 
 const NAMESPACE: &str = "sublet-system";
-const SCHEDULER_IMAGE: &str = "sublet.test/kube-scheduler:1";
+const SCHEDULER_IMAGE: &str = "sublet.test/kube-scheduler:v1.36.3";
 
 /// Until everything is as it should be.
 const WAIT: [&str; 3] = ["--wait", "--timeout", "120s"];

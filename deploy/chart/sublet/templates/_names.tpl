@@ -30,6 +30,45 @@ first.
 {{- end }}
 {{- end }}
 
+{{- /* Given a user's selector. The image is built for x86-64 alone. */ -}}
+{{- define "sublet.nodeSelector" -}}
+nodeSelector: {{ merge (dict) . (dict "kubernetes.io/arch" "amd64") | toJson }}
+{{- end }}
+
+{{- /* Fails where two listeners of one network have the same port: those of a pod, and with hostNetwork
+all that may be on one node. */ -}}
+{{- define "sublet.portsDiffer" -}}
+{{- $taken := dict }}
+{{- $host := .Values.hostNetwork }}
+{{- range $process, $ports := dict "scheduler" .Values.scheduler.ports "agent" .Values.agent.ports
+  "controller" (ternary .Values.controller.ports dict .Values.controller.enabled) }}
+{{- range $name, $port := $ports }}
+{{- $network := printf "%s:%d" (ternary "node" $process $host) (int $port) }}
+{{- $value := printf "%s.ports.%s" $process $name }}
+{{- with get $taken $network }}
+{{- fail (printf "port %d stands in %s and in %s: each listens for itself%s" (int $port) . $value
+  (ternary ", and with hostNetwork all on one node" "" $host)) }}
+{{- end }}
+{{- $_ := set $taken $network $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Fails where `agent.simulated` is nothing that the agent can read: its log would be the first to say
+so. What else a card may have stands in docs/guide, and the agent checks it. */ -}}
+{{- define "sublet.cardsRead" -}}
+{{- $file := fromYaml . }}
+{{- if not (kindIs "slice" $file.gpus) }}
+{{- fail (printf "agent.simulated is `%s`, and has no list of cards, such as `gpus: [{memory: 16GiB, count: 2}]`" .) }}
+{{- end }}
+{{- range $at, $cards := $file.gpus }}
+{{- $memory := ternary (dict "memory" "") $cards (not (kindIs "map" $cards)) | dig "memory" "" | toString }}
+{{- if not (regexMatch "^[1-9][0-9]*(MiB|GiB)$" $memory) }}
+{{- fail (printf "agent.simulated: gpus[%d] needs a memory such as 16GiB, and has `%s`" $at $memory) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "sublet.apiServer" -}}
 {{- with .Values.apiServer }}
 {{- if .host -}}

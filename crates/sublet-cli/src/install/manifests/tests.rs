@@ -85,7 +85,7 @@ fn for_the_clusters_own_scheduler_the_extender_is_on_its_loopback_and_knows_both
     assert_eq!(pod["hostNetwork"], true);
     assert_eq!(
         pod["nodeSelector"],
-        json!({"node-role.kubernetes.io/control-plane": ""})
+        json!({"kubernetes.io/arch": "amd64", "node-role.kubernetes.io/control-plane": ""})
     );
     let args = pod["containers"][0]["args"].to_string();
     for flag in [
