@@ -16,7 +16,8 @@ const MARKS: [&str; 2] = [
 pub struct ChartValue {
     /// The keys that lead to it, with dots between them.
     pub path: String,
-    default: String,
+    /// Its default, as the file has it.
+    pub default: String,
     meaning: String,
 }
 

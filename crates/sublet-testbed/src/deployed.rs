@@ -305,13 +305,7 @@ pub fn start_agent(
 /// # Errors
 /// When the manifest does not contain the text to replace, or is refused.
 pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
-    let folder = repository.join("deploy/kubernetes");
-    apply_calls(
-        cluster,
-        &folder,
-        &["/admit", "/sharepods", "/bindings"],
-        port,
-    )
+    apply_calls(cluster, &repository.join("deploy/kubernetes"), port)
 }
 
 /// The same with the queue, for which it asks about more pods, and about quotas.
@@ -319,15 +313,14 @@ pub fn apply_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<
 /// # Errors
 /// When the manifest does not contain the text to replace, or is refused.
 pub fn apply_queue_webhook(cluster: &Cluster, repository: &Path, port: u16) -> Result<()> {
-    let called = ["/admit", "/sharepods", "/bindings", "/quotas"];
-    apply_calls(cluster, &repository.join(QUEUE_FOLDER), &called, port)
+    apply_calls(cluster, &repository.join(QUEUE_FOLDER), port)
 }
 
-fn apply_calls(cluster: &Cluster, folder: &Path, called: &[&str], port: u16) -> Result<()> {
+fn apply_calls(cluster: &Cluster, folder: &Path, port: u16) -> Result<()> {
     let path = folder.join("71-webhook.yaml");
     let mut manifest =
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    for called in called {
+    for called in ["/admit", "/sharepods", "/bindings", "/quotas"] {
         let service = format!(
             "service: {{name: sublet-controller, namespace: sublet-system, port: 443, path: {called}}}"
         );

@@ -1,7 +1,9 @@
 //! The Helm chart as a user's `helm` sees it, before any cluster: what it renders, and what it
 //! refuses.
 
+mod changes;
 mod refused;
+mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
