@@ -4,6 +4,7 @@
 mod changes;
 mod refused;
 mod site;
+mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
