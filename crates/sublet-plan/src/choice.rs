@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use sublet_model::{
-    Advertise, Allocation, Ask, Book, Card, CardTags, Carrier, Claim, Class, Count, Hold, OwnParts,
-    Part, Parts, Role, charges_of, peak_of,
+    Advertise, Allocation, Ask, Book, Card, CardTags, Carrier, Charge, Claim, Class, Count, Hold,
+    OwnParts, Part, Parts, Role, charges_of, peak_of,
 };
 
 use crate::Preference;
@@ -310,23 +310,22 @@ pub(crate) fn whole(open: Open<'_>) -> impl Iterator<Item = usize> {
     rest.chain(wanted).map(|(at, _)| at)
 }
 
-/// The cards that a soft hold names, one at least, if the pod can have its parts on exactly these. The
-/// hold may be of another claim of the same pod.
+/// The cards that a soft hold names, one at least, if the pod can have all it asks on exactly these.
+/// The hold may be of another claim of the same pod.
 pub(crate) fn held_cards(book: &Book, claim: &Claim, hold: &Hold) -> Option<Vec<usize>> {
-    let Ask::Parts(parts) = claim.ask() else {
-        return None;
-    };
-    let free = |(part, &(at, _)): (Part, &(usize, Part))| {
-        let card = book.cards().get(at).filter(|_| accepts(book, claim, at));
-        card.is_some_and(|card| card.left_beside(part, claim.class()).is_some())
+    let asked: Vec<Option<Part>> = match claim.ask() {
+        Ask::Nothing => return None,
+        // Containers that choose for themselves may be several on one card; they choose again.
+        Ask::Parts(parts) if parts.own().is_some() => return None,
+        Ask::Parts(parts) => parts.iter().map(Some).collect(),
+        Ask::WholeCards(count) => vec![None; count.get() as usize],
     };
     let cards: Vec<usize> = hold.cards.iter().map(|(at, _)| *at).collect();
-    // Containers that choose for themselves may be several on one card; they choose again.
-    let are_free = parts.own().is_none()
-        && !cards.is_empty()
-        && parts.count().get() as usize == cards.len()
+    let are_free = !cards.is_empty()
+        && asked.len() == cards.len()
         && cards.iter().collect::<BTreeSet<_>>().len() == cards.len()
-        && parts.iter().zip(&hold.cards).all(free);
+        && (cards.iter().zip(asked)).all(|(&at, asked)| is_free(book, claim, at, asked))
+        && are_together(book, claim, &cards);
     are_free.then_some(cards)
 }
 
@@ -336,18 +335,36 @@ pub(crate) fn are_free(book: &Book, claim: &Claim, allocation: &Allocation) -> O
     if !allocation.answers(claim) {
         return None;
     }
-    let charges = charges_of(claim, allocation);
-    let mut positions = charges.iter().map(|charge| {
+    let free = |charge: Charge| {
+        let asked = (!charge.whole).then_some(charge.part);
         let at = inventory.position(&charge.card)?;
-        let card = &book.cards()[at];
-        let has_room = match charge.whole {
-            true => card.is_idle(),
-            false => card.left_beside(charge.part, claim.class()).is_some(),
-        };
-        (has_room && accepts(book, claim, at)).then_some(at)
-    });
-    let first = positions.next().unwrap_or(Some(0))?;
-    positions.all(|at| at.is_some()).then_some(first)
+        is_free(book, claim, at, asked).then_some(at)
+    };
+    let charges = charges_of(claim, allocation).into_iter();
+    let cards: Vec<usize> = charges.map(free).collect::<Option<_>>()?;
+    are_together(book, claim, &cards).then(|| cards.first().copied().unwrap_or(0))
+}
+
+/// Can the pod have so much of that card, or all of it where no part is asked?
+fn is_free(book: &Book, claim: &Claim, position: usize, asked: Option<Part>) -> bool {
+    let Some(card) = book.cards().get(position) else {
+        return false;
+    };
+    let has_room = match asked {
+        Some(part) => card.left_beside(part, claim.class()).is_some(),
+        None => card.is_idle(),
+    };
+    has_room && accepts(book, claim, position)
+}
+
+/// Are these cards of one set that the pod accepts? Each of them alone is another question.
+fn are_together(book: &Book, claim: &Claim, cards: &[usize]) -> bool {
+    let (Some(wishes), Some(facts)) = (claim.wishes(), book.facts()) else {
+        return true;
+    };
+    let groups = wishes.groups(facts.inventory.gpus());
+    let has_all = |group: &Vec<usize>| cards.iter().all(|at| group.contains(at));
+    cards.is_empty() || groups.iter().any(has_all)
 }
 
 /// Does the pod accept that card and those on it, whatever room there is?
