@@ -376,6 +376,17 @@ mod tests {
             check("[0,1]", "[0,7]"),
             "the topology names GPU 7, which is not on the node"
         );
+        assert_eq!(
+            check("[0,1]", "[1,1]"),
+            "`pairs` has GPU 1 as a pair with itself"
+        );
+        assert_eq!(
+            check(
+                "\"pairs\":[",
+                "\"pairs\":[{\"gpus\":[1,0],\"level\":\"SYS\"},"
+            ),
+            "`pairs` has GPUs 0 and 1 twice"
+        );
         assert!(check("\"MiB\"", "\"MB\"").contains("unknown variant `MB`"));
         assert!(check("16276", "-1").contains("invalid value: integer `-1`"));
         assert!(report_from_json("").is_err());

@@ -439,6 +439,31 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
             "gpus: []\npairs: [{gpus: [0, 1], level: NVL}]",
             &["`NVL` is not one of"],
         );
+        let two = "gpus: [{memory: 1MiB, count: 2}]\n";
+        for (wiring, problem) in [
+            (
+                "pairs: [{gpus: [0, 1], level: PIX}, {gpus: [1, 0], level: SYS}]",
+                "`pairs` has GPUs 0 and 1 twice",
+            ),
+            (
+                "pairs: [{gpus: [1, 1], level: PIX}]",
+                "`pairs` has GPU 1 as a pair with itself",
+            ),
+            (
+                "nics: [{bdf: '0000:1c:00.0', ibdev: a}, {bdf: '00000000:1C:00.0', ibdev: b}]",
+                "`nics` has the PCI address 0000:1c:00.0 twice",
+            ),
+            (
+                "partitions: [{id: 4, gpus: [0]}, {id: 4, gpus: [1]}]",
+                "`partitions` has the id 4 twice",
+            ),
+            (
+                "partitions: [{id: 4, gpus: [1, 0, 1]}]",
+                "`partitions` has GPU 1 twice in partition 4",
+            ),
+        ] {
+            check(&format!("{two}{wiring}"), &[problem]);
+        }
         check("gpus: [", &["line 1"]);
         check("gpus: hello", &["line 1"]);
     }

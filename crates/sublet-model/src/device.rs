@@ -101,6 +101,26 @@ pub enum InventoryError {
     /// A pair or partition names a card that is not there.
     #[error("the topology names GPU {0}, which is not on the node")]
     Unknown(GpuIndex),
+    /// Two pairs are of the same cards.
+    #[error("`pairs` has GPUs {0} and {1} twice")]
+    PairTwice(GpuIndex, GpuIndex),
+    /// A pair is of one card.
+    #[error("`pairs` has GPU {0} as a pair with itself")]
+    PairOfOne(GpuIndex),
+    /// Two network cards have one PCI address.
+    #[error("`nics` has the PCI address {0} twice")]
+    NicTwice(Bdf),
+    /// Two partitions have one number.
+    #[error("`partitions` has the id {0} twice")]
+    PartitionTwice(u16),
+    /// A partition has a card twice.
+    #[error("`partitions` has GPU {gpu} twice in partition {id}")]
+    InPartitionTwice {
+        /// The partition.
+        id: u16,
+        /// The card.
+        gpu: GpuIndex,
+    },
 }
 
 /// A node's devices and how they are wired. Cards are in order of their index.
@@ -120,7 +140,10 @@ impl Inventory {
     /// Checks and keeps the devices.
     ///
     /// # Errors
-    /// Two cards with one index or UUID, too many cards, a pair or partition of an unknown card.
+    /// Too many cards, a pair of one card, a pair or partition of an unknown card, or something that
+    /// is there twice: an index, a UUID, a pair in either order, the PCI address of a network card,
+    /// the number of a partition, or a card in it. Several network cards may have one RDMA device,
+    /// and several partitions the same cards.
     pub fn new(
         mut gpus: Vec<Gpu>,
         pairs: Vec<Pair>,
@@ -131,30 +154,50 @@ impl Inventory {
             return Err(InventoryError::TooMany(gpus.len()));
         }
         gpus.sort_by_key(|gpu| gpu.index);
-        if let Some(two) = gpus.windows(2).find(|two| two[0].index == two[1].index) {
-            return Err(InventoryError::Index(two[0].index));
+        if let Some(index) = twice(gpus.iter().map(|gpu| gpu.index)) {
+            return Err(InventoryError::Index(index));
         }
-        let mut seen = BTreeSet::new();
-        for uuid in gpus.iter().filter_map(|gpu| gpu.uuid.as_ref()) {
-            if !seen.insert(uuid) {
-                return Err(InventoryError::Uuid(uuid.clone()));
-            }
+        if let Some(uuid) = twice(gpus.iter().filter_map(|gpu| gpu.uuid.as_ref())) {
+            return Err(InventoryError::Uuid(uuid.clone()));
         }
-        let named = pairs
-            .iter()
-            .flat_map(|pair| [pair.gpus.0, pair.gpus.1])
-            .chain(partitions.iter().flat_map(|part| part.gpus.iter().copied()));
-        for index in named {
-            if gpus.binary_search_by_key(&index, |gpu| gpu.index).is_err() {
-                return Err(InventoryError::Unknown(index));
-            }
-        }
-        Ok(Inventory {
+        let inventory = Inventory {
             gpus,
             pairs,
             nics,
             partitions,
-        })
+        };
+        inventory.check_wiring()?;
+        Ok(inventory)
+    }
+
+    fn check_wiring(&self) -> Result<(), InventoryError> {
+        let pairs = self.pairs.iter().map(|pair| pair.gpus);
+        let named = pairs
+            .clone()
+            .flat_map(|(a, b)| [a, b])
+            .chain(self.partitions.iter().flat_map(|part| part.gpus.clone()));
+        for index in named {
+            let found = self.gpus.binary_search_by_key(&index, |gpu| gpu.index);
+            found.map_err(|_| InventoryError::Unknown(index))?;
+        }
+        if let Some((one, _)) = pairs.clone().find(|(a, b)| a == b) {
+            return Err(InventoryError::PairOfOne(one));
+        }
+        if let Some((a, b)) = twice(pairs.map(|(a, b)| (a.min(b), a.max(b)))) {
+            return Err(InventoryError::PairTwice(a, b));
+        }
+        if let Some(bdf) = twice(self.nics.iter().map(|nic| nic.bdf)) {
+            return Err(InventoryError::NicTwice(bdf));
+        }
+        if let Some(id) = twice(self.partitions.iter().map(|part| part.id)) {
+            return Err(InventoryError::PartitionTwice(id));
+        }
+        for Partition { id, gpus, .. } in &self.partitions {
+            if let Some(gpu) = twice(gpus.iter().copied()) {
+                return Err(InventoryError::InPartitionTwice { id: *id, gpu });
+            }
+        }
+        Ok(())
     }
 
     /// `count` equal cards: what is known of a node that no agent reports.
@@ -232,10 +275,16 @@ impl Inventory {
     }
 }
 
+/// The first of these that has come before.
+fn twice<T: Ord + Clone>(mut all: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = BTreeSet::new();
+    all.find(|one| !seen.insert(one.clone()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CardRef;
+    use crate::{CardRef, Level};
 
     fn card(index: u16, uuid: Option<&str>) -> Gpu {
         let mut gpu = Gpu::plain(GpuIndex(index), MiB::from(100));
@@ -266,6 +315,72 @@ mod tests {
             "this card's own UUID is unknown"
         );
         assert_eq!(at(9, None), None);
+    }
+
+    #[test]
+    fn wiring_that_contradicts_itself_is_refused_by_its_field() {
+        let gpus = || vec![card(0, None), card(1, None), card(2, None)];
+        let pair = |(a, b)| Pair {
+            gpus: (GpuIndex(a), GpuIndex(b)),
+            level: Level::Pix,
+            nvlinks: 0,
+        };
+        let nic = |(bdf, ibdev): (&str, &str)| Nic {
+            bdf: bdf.parse().unwrap(),
+            ibdev: ibdev.to_owned(),
+            numa: None,
+            pci_path: Vec::new(),
+        };
+        let partition = |(id, gpus): (u16, &[u16])| Partition {
+            id,
+            gpus: gpus.iter().map(|gpu| GpuIndex(*gpu)).collect(),
+            links: 0,
+        };
+        let check = |pairs: &[(u16, u16)], nics: &[(&str, &str)], partitions: &[(u16, &[u16])]| {
+            let made = Inventory::new(
+                gpus(),
+                pairs.iter().copied().map(pair).collect(),
+                nics.iter().copied().map(nic).collect(),
+                partitions.iter().copied().map(partition).collect(),
+            );
+            made.map_or_else(|error| error.to_string(), |_| String::new())
+        };
+        let (a, b) = (("0000:1c:00.0", "mlx5_0"), ("0000:1c:00.1", "mlx5_0"));
+        for (found, expected) in [
+            (check(&[(0, 1), (1, 2), (0, 2)], &[], &[]), ""),
+            (
+                check(&[(0, 1), (0, 1)], &[], &[]),
+                "`pairs` has GPUs 0 and 1 twice",
+            ),
+            (
+                check(&[(1, 2), (2, 1)], &[], &[]),
+                "`pairs` has GPUs 1 and 2 twice",
+            ),
+            (
+                check(&[(1, 1)], &[], &[]),
+                "`pairs` has GPU 1 as a pair with itself",
+            ),
+            (
+                check(&[(7, 7)], &[], &[]),
+                "the topology names GPU 7, which is not on the node",
+            ),
+            (check(&[], &[a, b], &[]), ""),
+            (
+                check(&[], &[a, b, a], &[]),
+                "`nics` has the PCI address 0000:1c:00.0 twice",
+            ),
+            (check(&[], &[], &[(1, &[0, 1]), (2, &[0, 1]), (3, &[])]), ""),
+            (
+                check(&[], &[], &[(1, &[0]), (1, &[1])]),
+                "`partitions` has the id 1 twice",
+            ),
+            (
+                check(&[], &[], &[(4, &[0, 2, 0])]),
+                "`partitions` has GPU 0 twice in partition 4",
+            ),
+        ] {
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]
