@@ -3,70 +3,81 @@
 //!
 //! They come from the pod watch, not from filter calls, because the kube-scheduler drops
 //! nodes whose sum is too small before it asks us. The same text is posted once, and again
-//! only after five minutes.
+//! only after five minutes. The watch only notes what there is to say (`pending`): ten thousand pods
+//! may wait, and one loop looks at them and posts, a few at a time.
 
-use std::collections::BTreeMap;
-use std::hash::Hasher;
-use std::sync::{Arc, Mutex, PoisonError};
+mod pending;
 
+use std::time::Duration;
+
+use futures::StreamExt;
 use sublet_api::dialect::allocation_of;
 use sublet_api::object::Pod;
 use sublet_api::{is_over, pod_key, pod_uid, scheduler_of, unsaid};
 use sublet_client::{EventText, PodEvent, post_pod_event};
-use sublet_model::{Ask, Entry, Identity, NodeFacts, PodKey, PodUid};
+use sublet_model::{Ask, Entry, Identity, NodeFacts, NodeIdx, PodKey, PodUid};
+use sublet_plan::{Reason, RefusedNode};
+use tokio::time::timeout;
 
+pub(crate) use self::pending::Events;
+use self::pending::Matters;
 use crate::plans::Membership;
 use crate::state::{Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
+use crate::watches::{LOOKS, give_way};
 
-/// How long the same text is not posted again.
-const QUIET_MS: u64 = 5 * 60 * 1000;
 /// How many nodes one event names: people read them.
 const NAMED: usize = 6;
 /// The API server refuses messages of more than 1,024 characters.
 const LONGEST: usize = 1_000;
+/// How many events are posted at once.
+const AT_ONCE: usize = 4;
+/// How long one may take, so that a slow answer does not keep the others for ever.
+const POSTING: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
-struct Posted {
-    hash: u64,
-    at_ms: u64,
+/// Posts what there is to say, until it is dropped.
+pub(crate) async fn post_all(scheduler: &Scheduler) {
+    let next = async |()| Some((scheduler.events.next().await, ()));
+    let matters = futures::stream::unfold((), next);
+    let tell = |(uid, matters)| tell(scheduler, uid, matters);
+    matters.for_each_concurrent(AT_ONCE, tell).await;
 }
 
-/// What was posted last, by pod.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    posted: Mutex<BTreeMap<PodUid, Posted>>,
-}
-
-impl Events {
-    pub(crate) fn forget(&self, uid: &PodUid) {
-        self.posted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+async fn tell(scheduler: &Scheduler, uid: PodUid, matters: Matters) {
+    for (pod, text) in matters.texts.into_values() {
+        send(scheduler, &pod, &uid, &text).await;
     }
-
-    /// Is this to be posted?
-    fn admit(&self, uid: &PodUid, text: &EventText, at_ms: u64) -> bool {
-        let mut hasher = rustc_hash::FxHasher::default();
-        hasher.write(text.reason.as_bytes());
-        hasher.write(text.message.as_bytes());
-        let new = Posted {
-            hash: hasher.finish(),
-            at_ms,
-        };
-        let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = posted.get(uid);
-        if last.is_some_and(|last| last.hash == new.hash && at_ms < last.at_ms + QUIET_MS) {
-            return false;
+    if matters.waits
+        && let Some((pod, message)) = why_it_waits(scheduler, &uid).await
+    {
+        let text = shortened(EventText {
+            reason: "GpuUnavailable",
+            message,
+        });
+        if scheduler.events.admit(&uid, &text, now().ms()) {
+            send(scheduler, &pod, &uid, &text).await;
         }
-        posted.insert(uid.clone(), new);
-        true
     }
 }
 
-/// A pod was seen in the watch: posts what there is to say of it.
-pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+async fn send(scheduler: &Scheduler, pod: &PodKey, uid: &PodUid, text: &EventText) {
+    let at = rfc3339(now().ms());
+    let event = PodEvent {
+        pod,
+        uid,
+        number: now_ns(),
+        at: &at,
+        text,
+    };
+    match timeout(POSTING, post_pod_event(&scheduler.client, &event)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%pod, %error, "event not posted"),
+        Err(error) => tracing::debug!(%pod, %error, "event not posted in time"),
+    }
+}
+
+/// A pod was seen in the watch: notes what there is to say of it.
+pub(crate) fn pod_seen(scheduler: &Scheduler, pod: &Pod) {
     if scheduler.silent || !scheduler.is_ready() || is_over(pod) {
         return;
     }
@@ -78,7 +89,7 @@ pub(crate) fn pod_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
 }
 
 /// Says of a bound pod that it does not say which card it has, where that matters.
-fn bound_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+fn bound_seen(scheduler: &Scheduler, pod: &Pod) {
     let Ok(uid) = pod_uid(pod) else { return };
     let state = scheduler.state();
     let ledger = state.engine.ledger();
@@ -125,8 +136,8 @@ pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
     (!costs.is_empty()).then(|| costs.join(", and "))
 }
 
-/// Says why a pod waits, if it does because of us.
-fn waiting_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
+/// Notes that a pod waits, if it does because of us.
+fn waiting_seen(scheduler: &Scheduler, pod: &Pod) {
     let mut schedulers = scheduler.schedulers.iter();
     let ours = schedulers.any(|name| name == scheduler_of(pod));
     let refused = |c: &sublet_api::object::PodCondition| {
@@ -138,64 +149,55 @@ fn waiting_seen(scheduler: &Arc<Scheduler>, pod: &Pod) {
     let (Ok(key), Ok(uid)) = (pod_key(pod), pod_uid(pod)) else {
         return;
     };
-    let message = {
-        let state = scheduler.state();
-        match Waiting::of(pod, state.engine.options().unit) {
-            Ok(waiting) if state.plans.on && waiting.membership != Membership::None => {
-                parked(&state, &waiting)
-            }
-            // The stock scheduler knows why a pod of no GPU waits, and says so.
-            Ok(waiting) => waiting
-                .asks_gpu()
-                .then(|| why_not(&state, &waiting))
-                .flatten(),
-            Err(problem) => Some(problem.to_string()),
-        }
-    };
-    if let Some(message) = message {
-        post(
-            scheduler,
-            &key,
-            &uid,
-            EventText {
-                reason: "GpuUnavailable",
-                message,
-            },
-        );
+    if scheduler.state().waiting.contains_key(&uid) {
+        return scheduler.events.waits(&uid);
+    }
+    // The state knows no pod that cannot be understood.
+    let unit = scheduler.state().engine.options().unit;
+    if let Err(problem) = Waiting::of(pod, unit) {
+        let text = EventText {
+            reason: "GpuUnavailable",
+            message: problem.to_string(),
+        };
+        post(scheduler, &key, &uid, text);
     }
 }
 
-/// Posts a warning, unless the same one was posted a moment ago: false.
-pub(crate) fn post(
-    scheduler: &Arc<Scheduler>,
-    pod: &PodKey,
-    uid: &PodUid,
-    mut text: EventText,
-) -> bool {
+/// Has a warning posted, unless the same one was a moment ago: false.
+pub(crate) fn post(scheduler: &Scheduler, pod: &PodKey, uid: &PodUid, text: EventText) -> bool {
+    let text = shortened(text);
+    scheduler.events.says(pod, uid, text, now().ms())
+}
+
+fn shortened(mut text: EventText) -> EventText {
     if text.message.len() > LONGEST {
         let end = text.message.floor_char_boundary(LONGEST);
         text.message.truncate(end);
         text.message.push('…');
     }
-    let at_ms = now().ms();
-    if !scheduler.events.admit(uid, &text, at_ms) {
-        return false;
-    }
-    let (scheduler, pod, uid) = (scheduler.clone(), pod.clone(), uid.clone());
-    tokio::spawn(async move {
-        let at = rfc3339(at_ms);
-        let event = PodEvent {
-            pod: &pod,
-            uid: &uid,
-            number: now_ns(),
-            at: &at,
-            text: &text,
-        };
-        if let Err(error) = post_pod_event(&scheduler.client, &event).await {
-            tracing::debug!(%pod, %error, "event not posted");
+    text
+}
+
+/// Why a pod still waits because of us.
+pub(crate) async fn why_it_waits(scheduler: &Scheduler, uid: &PodUid) -> Option<(PodKey, String)> {
+    let (waiting, parked) = {
+        let state = scheduler.state();
+        // One with an entry is being bound.
+        if state.engine.ledger().entry(uid).is_some() {
+            return None;
         }
-    });
-    true
+        let waiting = state.waiting.get(uid)?.clone();
+        let is_member = state.plans.on && waiting.membership != Membership::None;
+        let parked = is_member.then(|| parked(&state, &waiting));
+        (waiting, parked)
+    };
+    let message = match parked {
+        Some(parked) => parked?,
+        // The stock scheduler knows why a pod of no GPU waits, and says so.
+        None if !waiting.asks_gpu() => return None,
+        None => why_not(scheduler, &waiting).await?,
+    };
+    Some((waiting.pod, message))
 }
 
 /// Why a member goes nowhere.
@@ -211,36 +213,51 @@ fn parked(state: &State, waiting: &Waiting) -> Option<String> {
 }
 
 /// Why no node can take the pod; `None` where some node can, and it waits for other reasons.
-fn why_not(state: &State, waiting: &Waiting) -> Option<String> {
+///
+/// Nodes are looked at a few hundred under one lock, so that a call of the kube-scheduler does not
+/// wait for thousands; what changes between two locks is not noticed.
+async fn why_not(scheduler: &Scheduler, waiting: &Waiting) -> Option<String> {
     let Waiting {
         pod, uid, claim, ..
     } = waiting;
-    if let Err(over) = state.check_quota(pod, uid, claim, None) {
-        return Some(over.to_string());
+    let nodes = {
+        let state = scheduler.state();
+        if let Err(over) = state.check_quota(pod, uid, claim, None) {
+            return Some(over.to_string());
+        }
+        state.all_nodes()
+    };
+    let (mut named, mut with_gpu) = (Vec::new(), 0);
+    for nodes in nodes.chunks(LOOKS) {
+        {
+            let state = scheduler.state();
+            let ledger = state.engine.ledger();
+            let there = |node: &&NodeIdx| ledger.book(**node).facts().is_some();
+            let there: Vec<NodeIdx> = nodes.iter().filter(there).copied().collect();
+            let refused = state.engine.refusals(uid, claim, &there);
+            if refused.len() < there.len() {
+                return None;
+            }
+            for RefusedNode { node, reason } in refused {
+                if reason == Reason::NoGpu {
+                    continue;
+                }
+                with_gpu += 1;
+                if named.len() < NAMED {
+                    named.push(format!("{}: {reason}", ledger.book(node).name()));
+                }
+            }
+        }
+        give_way(scheduler).await;
     }
-    let nodes = state.all_nodes();
-    let refused = state.engine.refusals(&waiting.uid, &waiting.claim, &nodes);
-    if refused.len() < nodes.len() {
-        return None;
-    }
-    let has_gpu = |reason: &sublet_plan::Reason| *reason != sublet_plan::Reason::NoGpu;
-    let with_gpu: Vec<_> = refused
-        .iter()
-        .filter(|refused| has_gpu(&refused.reason))
-        .collect();
-    if with_gpu.is_empty() {
+    if named.is_empty() {
         return Some(format!("none of {} nodes has a GPU", nodes.len()));
     }
-    let named = with_gpu.iter().take(NAMED).map(|refused| {
-        let name = state.engine.ledger().book(refused.node).name();
-        format!("{name}: {}", refused.reason)
-    });
-    let mut message = named.collect::<Vec<_>>().join("; ");
-    if with_gpu.len() > NAMED {
-        let more = with_gpu.len() - NAMED;
+    let mut message = named.join("; ");
+    if with_gpu > NAMED {
+        let (more, pod) = (with_gpu - NAMED, pod.name());
         message.push_str(&format!(
-            "; and {more} more nodes (sublet explain pod {})",
-            waiting.pod.name()
+            "; and {more} more nodes (sublet explain pod {pod})"
         ));
     }
     Some(message)

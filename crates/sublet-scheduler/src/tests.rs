@@ -1,6 +1,7 @@
 //! The extender over its own router and against an API server that misbehaves: no socket,
 //! no cluster, the production routes and client.
 
+mod events;
 mod host_only;
 mod office;
 mod plans;

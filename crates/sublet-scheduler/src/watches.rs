@@ -61,9 +61,10 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>)
         () = budgets => "disruption budgets",
         () = quotas => "quotas",
         () = follow_plans(&scheduler, ear.as_deref()) => "plans",
+        () = crate::events::post_all(&scheduler) => "events",
         never = refresh_costs(&scheduler) => match never {},
     };
-    tracing::error!("the watch of {ended} has ended");
+    tracing::error!("what follows {ended} has ended");
 }
 
 /// Follows the plans, where this process obeys them. As long as nobody has defined any, there are none.
@@ -93,9 +94,18 @@ async fn follow_plans(scheduler: &Arc<Scheduler>, ear: Option<&dyn Ear>) {
 }
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.
-const LOOKS: usize = 500;
+pub(crate) const LOOKS: usize = 500;
 /// Whoever waits for the lock gets it meanwhile.
 const BREATH: Duration = Duration::from_millis(1);
+
+/// Lets others have the lock before it is taken again.
+pub(crate) async fn give_way(scheduler: &Scheduler) {
+    if scheduler.is_wanted() {
+        tokio::time::sleep(BREATH).await;
+    } else {
+        tokio::task::yield_now().await;
+    }
+}
 
 /// Works out beforehand what the next calls would have to, each time that a policy has learnt
 /// something.
@@ -103,11 +113,7 @@ pub(crate) async fn refresh_costs(scheduler: &Scheduler) -> Infallible {
     loop {
         scheduler.learnt.notified().await;
         while scheduler.state().engine.refresh_costs(LOOKS) {
-            if scheduler.is_wanted() {
-                tokio::time::sleep(BREATH).await;
-            } else {
-                tokio::task::yield_now().await;
-            }
+            give_way(scheduler).await;
         }
     }
 }
@@ -235,6 +241,9 @@ fn forget_unlisted(scheduler: &Arc<Scheduler>, listed: &BTreeSet<PodUid>) {
     for uid in waited.cloned().collect::<Vec<_>>() {
         state.forget(&uid);
     }
+    let ledger = state.engine.ledger();
+    let stays = |uid: &PodUid| listed.contains(uid) || ledger.entry(uid).is_some();
+    scheduler.events.keep(stays);
     if !doubtful.is_empty() {
         tokio::spawn(look_up(scheduler.clone(), doubtful));
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sublet_client::Client;
 use sublet_model::Standing;
 use sublet_plan::{EngineOptions, Policy};
+use tokio::sync::watch;
 use tower::ServiceExt;
 
 use crate::state::{Listed, Patience, Scheduler};
@@ -37,6 +38,10 @@ pub(super) struct ApiServer {
     pub(super) bindings: Mutex<Vec<Value>>,
     /// When pods were listed.
     pub(super) lists: Mutex<Vec<Instant>>,
+    /// Those that came, answered or not.
+    pub(super) events: Mutex<Vec<Value>>,
+    /// No event is answered while this is true.
+    pub(super) stuck: watch::Sender<bool>,
 }
 
 impl ApiServer {
@@ -46,6 +51,12 @@ impl ApiServer {
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap_or_default();
+                if parts.uri.path().ends_with("/events") {
+                    let event = serde_json::from_slice(&body).unwrap();
+                    api.events.lock().unwrap().push(event);
+                    let mut stuck = api.stuck.subscribe();
+                    stuck.wait_for(|stuck| !*stuck).await.unwrap();
+                }
                 api.answer(parts.method.as_str(), parts.uri.path(), &body)
             }
         });
