@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sublet_api::dialect::{ClaimError, add_slots, claim_of, remarks};
 use sublet_api::group::is_queued;
@@ -80,8 +81,43 @@ pub(crate) enum AdmissionError {
     },
 }
 
-/// Decides about a pod; `labels` are its namespace's, and `flavors` those that there are, if they
-/// are known.
+/// A pod as it was sent, whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sent<'a> {
+    /// By the API server. A tree of it would take longer than all else that is done about most pods.
+    Text(&'a str),
+    /// By ourselves.
+    Tree(&'a Value),
+}
+
+impl Sent<'_> {
+    fn read<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
+        match self {
+            Sent::Text(text) => serde_json::from_str(text),
+            Sent::Tree(tree) => T::deserialize(tree),
+        }
+    }
+}
+
+/// A pod, as much of it as every pod is asked for, and all of it for the few that need more.
+#[derive(Debug)]
+pub(crate) struct SentPod<'a> {
+    pub(crate) pod: Pod,
+    sent: Sent<'a>,
+}
+
+impl<'a> SentPod<'a> {
+    /// Reads a pod.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn read(sent: Sent<'a>) -> Result<SentPod<'a>, serde_json::Error> {
+        let pod = sent.read()?;
+        Ok(SentPod { pod, sent })
+    }
+}
+
+/// Decides about a pod of our own making, as [`admit_sent`] does.
 ///
 /// # Errors
 /// It cannot be read, or what it asks cannot be served.
@@ -91,7 +127,21 @@ pub(crate) fn admit(
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<Admitted, AdmissionError> {
-    let pod = &Pod::deserialize(object)?;
+    let sent = SentPod::read(Sent::Tree(object))?;
+    admit_sent(&sent, labels, flavors, rules)
+}
+
+/// Decides about a pod; `labels` are its namespace's, and `flavors` those that there are, if they
+/// are known.
+///
+/// # Errors
+/// It cannot be read, or what it asks cannot be served.
+pub(crate) fn admit_sent(
+    SentPod { pod, sent }: &SentPod<'_>,
+    labels: &BTreeMap<String, String>,
+    flavors: Option<&KnownFlavors>,
+    rules: &AdmissionRules,
+) -> Result<Admitted, AdmissionError> {
     let mut admitted = Admitted::default();
     // Its kubelet runs it already, from a file; nothing here would reach it.
     if pod.metadata.annotations.contains_key(keys::MIRROR) {
@@ -113,17 +163,17 @@ pub(crate) fn admit(
         return Ok(admitted);
     }
     let amounts = Patch(expand(pod, labels, flavors)?);
-    let mut object = Cow::Borrowed(object);
     let mut pod = Cow::Borrowed(pod);
     if !amounts.is_empty() {
-        json_patch::patch(object.to_mut(), &amounts)?;
-        pod = Cow::Owned(Pod::deserialize(&*object)?);
+        let mut object: Value = sent.read()?;
+        json_patch::patch(&mut object, &amounts)?;
+        pod = Cow::Owned(Pod::deserialize(&object)?);
         patch.extend(amounts.0);
     }
     let pod = &*pod;
     let queues = rules.queue && pod.spec.node_name.is_empty() && is_queued(pod, labels);
     if queues && !has_gate(pod) {
-        patch.push(gate(&object["spec"]));
+        patch.push(gate(pod));
     }
     let Some(claim) = claim_of(pod, rules.unit)? else {
         // One without a GPU is none of ours, unless it starts together with others.
@@ -139,7 +189,7 @@ pub(crate) fn admit(
         admitted.warnings.push(warning);
         of_all(rules)
     });
-    equip(pod, &object["spec"], &claim, advertise, &mut patch);
+    equip(pod, &sent.read()?, &claim, advertise, &mut patch);
     admitted.patch = Patch(patch);
     Ok(admitted)
 }
@@ -238,28 +288,72 @@ pub(crate) fn has_gate(pod: &Pod) -> bool {
     gates.any(|gate| gate.name == keys::QUEUE_GATE)
 }
 
-/// What puts the queue's gate on a pod. `spec`: the pod's, as it was sent.
-fn gate(spec: &Value) -> PatchOperation {
+/// What puts the queue's gate on a pod.
+fn gate(pod: &Pod) -> PatchOperation {
     let gate = json!({ "name": keys::QUEUE_GATE });
-    match spec["schedulingGates"].is_array() {
-        true => add(&["spec", "schedulingGates", "-"], gate),
-        false => add(&["spec", "schedulingGates"], json!([gate])),
+    match pod.spec.scheduling_gates.is_empty() {
+        false => add(&["spec", "schedulingGates", "-"], gate),
+        true => add(&["spec", "schedulingGates"], json!([gate])),
     }
 }
 
-/// What each container of a claim needs beside its request. `spec`: the pod's, as it was sent.
+/// The variables of a pod's containers, which only a pod with a claim is asked for.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Variables {
+    spec: SpecVariables,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SpecVariables {
+    containers: Option<Vec<ContainerVariables>>,
+    init_containers: Option<Vec<ContainerVariables>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ContainerVariables {
+    env: Option<Vec<Variable>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Variable {
+    name: String,
+    value_from: Option<VariableSource>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct VariableSource {
+    field_ref: Option<FieldSource>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FieldSource {
+    field_path: String,
+}
+
+/// What each container of a claim needs beside its request.
 fn equip(
     pod: &Pod,
-    spec: &Value,
+    variables: &Variables,
     claim: &Claim,
     advertise: Advertise,
     patch: &mut Vec<PatchOperation>,
 ) {
     let needs_slot = claim.carrier_on(advertise) == Carrier::Slots;
     for part in claim.containers() {
-        let (list, containers) = match part.role {
-            Role::Main => ("containers", &pod.spec.containers),
-            Role::Init | Role::Sidecar => ("initContainers", &pod.spec.init_containers),
+        let (spec, variables) = (&pod.spec, &variables.spec);
+        let (list, containers, variables) = match part.role {
+            Role::Main => ("containers", &spec.containers, &variables.containers),
+            Role::Init | Role::Sidecar => (
+                "initContainers",
+                &spec.init_containers,
+                &variables.init_containers,
+            ),
         };
         let Some(container) = containers.get(part.position) else {
             continue;
@@ -281,7 +375,9 @@ fn equip(
                 )
             });
         }
-        if let Some((to, value)) = allocation_variable(&spec[list][part.position]["env"]) {
+        let env = variables.iter().flatten().nth(part.position);
+        let env = env.and_then(|container| container.env.as_deref());
+        if let Some((to, value)) = allocation_variable(env.unwrap_or_default()) {
             patch.push(add(&[&begin[..], &["env"], &to].concat(), value));
         }
     }
@@ -289,11 +385,11 @@ fn equip(
 
 /// Where below `env` the variable with the allocation is missing, and what to add there. Of several
 /// under one name the last one counts.
-fn allocation_variable(env: &Value) -> Option<(Vec<&'static str>, Value)> {
-    let env = env.as_array().map(Vec::as_slice).unwrap_or_default();
+fn allocation_variable(env: &[Variable]) -> Option<(Vec<&'static str>, Value)> {
     let mut named = env.iter().rev();
-    let last = named.find(|variable| variable["name"] == keys::ALLOCATION_VARIABLE);
-    if last.is_some_and(|last| last["valueFrom"]["fieldRef"]["fieldPath"] == ALLOCATION_FIELD) {
+    let last = named.find(|variable| variable.name == keys::ALLOCATION_VARIABLE);
+    let source = last.and_then(|last| last.value_from.as_ref()?.field_ref.as_ref());
+    if source.is_some_and(|field| field.field_path == ALLOCATION_FIELD) {
         return None;
     }
     let ours = json!({

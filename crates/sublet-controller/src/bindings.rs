@@ -5,6 +5,7 @@
 //! pod in any case, so a Binding that nobody could look at is let through. Pods of no GPU, nodes
 //! without our agent, and Bindings of our own scheduler are never held up.
 
+use serde::Deserialize;
 use sublet_api::dialect::{ClaimError, claim_of};
 use sublet_api::object::{Node, Pod};
 use sublet_api::{keys, scheduler_of};
@@ -57,24 +58,40 @@ pub(crate) enum BindingRefusal {
     },
 }
 
+/// A Binding, as much of it as counts.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Binding {
+    metadata: Name,
+    target: Name,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Name {
+    name: String,
+}
+
 /// The Binding, if it must be looked at.
 ///
 /// # Errors
 /// A request that is no Binding of a pod.
 pub(crate) fn strangers_binding(
-    request: &Review,
+    request: &Review<'_>,
     rules: &BindingRules,
 ) -> Result<Option<StrangersBinding>, String> {
     let user = request.user();
     if user == rules.account {
         return Ok(None);
     }
-    let object = request.object()?;
+    let Binding { metadata, target } =
+        serde_json::from_str(request.object()?).map_err(|error| error.to_string())?;
     // `bindings`, the old address of the same thing, has the name in the object alone.
-    let inside = object["metadata"]["name"].as_str();
-    let name = Some(request.name.as_str()).filter(|name| !name.is_empty());
-    let name = name.or(inside).unwrap_or_default();
-    let node = object["target"]["name"].as_str().unwrap_or_default();
+    let name = match request.name.as_str() {
+        "" => &metadata.name,
+        name => name,
+    };
+    let node = &target.name;
     Ok(Some(StrangersBinding {
         pod: PodKey::new(&request.namespace, name).map_err(|error| error.to_string())?,
         node: NodeName::new(node).map_err(|error| error.to_string())?,

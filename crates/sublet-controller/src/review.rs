@@ -1,17 +1,17 @@
 //! An AdmissionReview, as much of it as the webhooks read.
 //!
-//! kube's own type reads all of the object's metadata, field by field, and is then made JSON again;
-//! for a whole pod that took most of a call. Answers are kube's.
+//! The object stays text, borrowed from the body, until whoever asks for it says which fields count:
+//! a tree of JSON, as kube's own type makes, took most of a call. Answers are kube's.
 
 use kube::core::Status;
 use kube::core::admission::AdmissionResponse;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// What the API server asks about an object.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Review {
+pub struct Review<'a> {
     /// Which request it is; the answer repeats it.
     uid: String,
     /// The object's name; empty where the API server is to make one.
@@ -21,47 +21,51 @@ pub struct Review {
     #[serde(default)]
     pub(crate) namespace: String,
     user_info: User,
-    object: Option<Value>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
     /// As it was, where something is changed or deleted.
-    old_object: Option<Value>,
+    #[serde(borrow)]
+    old_object: Option<&'a RawValue>,
 }
 
 /// Who asks.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct User {
     #[serde(default)]
     username: String,
 }
 
-impl Review {
+impl<'a> Review<'a> {
     /// The request in a body.
     ///
     /// # Errors
     /// Not such JSON.
-    pub fn read(body: &[u8]) -> Result<Review, String> {
+    pub fn read(body: &'a [u8]) -> Result<Review<'a>, String> {
         #[derive(Deserialize)]
-        struct Body {
-            request: Option<Review>,
+        struct Body<'a> {
+            #[serde(borrow)]
+            request: Option<Review<'a>>,
         }
-        let body: Body =
+        let body: Body<'a> =
             serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
         body.request
             .ok_or_else(|| "an AdmissionReview without a request".to_owned())
     }
 
-    /// The object.
+    /// The object's text.
     ///
     /// # Errors
     /// There is none, as where something is deleted.
-    pub fn object(&self) -> Result<&Value, String> {
-        let object = self.object.as_ref();
+    pub fn object(&self) -> Result<&'a str, String> {
+        let object = self.object.map(RawValue::get);
         object.ok_or_else(|| "a request without an object".to_owned())
     }
 
-    /// The object that goes; none where one comes or changes.
+    /// The text of the object that goes; none where one comes or changes.
     #[must_use]
-    pub fn deleted(&self) -> Option<&Value> {
-        self.old_object.as_ref().filter(|_| self.object.is_none())
+    pub fn deleted(&self) -> Option<&'a str> {
+        let old = self.old_object.filter(|_| self.object.is_none());
+        old.map(RawValue::get)
     }
 
     /// The name of who asks.

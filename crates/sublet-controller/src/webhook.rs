@@ -18,14 +18,14 @@ use axum::routing::{get, post};
 use kube::core::admission::AdmissionResponse;
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use sublet_api::object::Meta;
 use sublet_api::{ElasticQuota, SharePod, keys};
 use sublet_client::{Client, read_node, read_pod};
 use sublet_telemetry::metrics::{ControllerMetrics, OutcomeLabel, print};
 use tokio::sync::watch;
 
-use crate::admission::{AdmissionError, AdmissionRules, admit};
+use crate::admission::{AdmissionError, AdmissionRules, Sent, SentPod, admit_sent};
 use crate::bindings::{BindingRules, is_ours, judge, strangers_binding};
 use crate::flavors::KnownFlavors;
 use crate::known::Known;
@@ -95,9 +95,15 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
         ),
         Ok(request) => {
             let labels = desk.known.labels_of(&request.namespace).await;
-            desk.known.await_flavor(flavor(&request), &labels).await;
-            let flavors = desk.known.flavors.borrow();
-            let decided = decide(&request, &labels, flavors.as_ref(), &desk.rules);
+            let decided = match sent(&request) {
+                Err(error) => Err(error),
+                Ok(sent) => {
+                    let flavor = flavor(&sent.pod.metadata);
+                    desk.known.await_flavor(flavor, &labels).await;
+                    let flavors = desk.known.flavors.borrow();
+                    decide((&request, &sent), &labels, flavors.as_ref(), &desk.rules)
+                }
+            };
             match decided {
                 Err(error) => (
                     "unreadable",
@@ -124,13 +130,21 @@ async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Respons
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
     };
+    let share_pod: SharePod = match request.object().and_then(read) {
+        Ok(share_pod) => share_pod,
+        Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
+    };
     let labels = desk.known.labels_of(&request.namespace).await;
-    desk.known.await_flavor(flavor(&request), &labels).await;
+    let flavor = flavor(&share_pod.metadata);
+    desk.known.await_flavor(flavor, &labels).await;
     let flavors = desk.known.flavors.borrow();
-    match decide_share_pod(&request, &labels, flavors.as_ref(), &desk.rules) {
-        Ok(response) => axum::Json(response.into_review()).into_response(),
-        Err(error) => (StatusCode::BAD_REQUEST, error).into_response(),
-    }
+    // Is there a pod for it? Nothing of it is changed.
+    let allowed = request.allow();
+    let response = match pod_of(&share_pod, &labels, flavors.as_ref(), &desk.rules) {
+        Ok(_) => allowed,
+        Err(refusal) => allowed.deny(refusal),
+    };
+    axum::Json(response.into_review()).into_response()
 }
 
 async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
@@ -170,7 +184,7 @@ async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response 
 
 /// What became of a Binding, in a word, and the answer; or why there is none.
 async fn decide_binding(
-    request: &Review,
+    request: &Review<'_>,
     desk: &Desk,
 ) -> Result<(&'static str, AdmissionResponse), (&'static str, StatusCode, String)> {
     let rules = &desk.binding_rules;
@@ -213,37 +227,28 @@ async fn decide_binding(
     })
 }
 
-/// The flavor that the object of a request asks for.
-fn flavor(request: &Review) -> Option<&str> {
-    let metadata = &request.object().ok()?["metadata"];
-    let mut marks = [&metadata["labels"], &metadata["annotations"]].into_iter();
-    marks.find_map(|marks| marks[keys::FLAVOR].as_str())
+/// The pod of a request.
+fn sent<'a>(request: &Review<'a>) -> Result<SentPod<'a>, String> {
+    SentPod::read(Sent::Text(request.object()?)).map_err(|error| error.to_string())
 }
 
-/// The answer for a SharePod: is there a pod for it? Nothing of it is changed.
-fn decide_share_pod(
-    request: &Review,
-    labels: &BTreeMap<String, String>,
-    flavors: Option<&KnownFlavors>,
-    rules: &AdmissionRules,
-) -> Result<AdmissionResponse, String> {
-    let share_pod = SharePod::deserialize(request.object()?).map_err(|error| error.to_string())?;
-    let response = request.allow();
-    Ok(match pod_of(&share_pod, labels, flavors, rules) {
-        Ok(_) => response,
-        Err(refusal) => response.deny(refusal),
-    })
+fn read<T: DeserializeOwned>(object: &str) -> Result<T, String> {
+    serde_json::from_str(object).map_err(|error| error.to_string())
+}
+
+/// The flavor that an object asks for.
+fn flavor(metadata: &Meta) -> Option<&str> {
+    let mut marks = [&metadata.labels, &metadata.annotations].into_iter();
+    marks.find_map(|marks| marks.get(keys::FLAVOR).map(String::as_str))
 }
 
 /// The answer for a quota that comes, changes or goes. One that is judged before the others are
 /// known passes.
 fn decide_quota(
-    request: &Review,
+    request: &Review<'_>,
     quotas: Option<&KnownQuotas>,
 ) -> Result<AdmissionResponse, String> {
-    let read =
-        |object: &Value| ElasticQuota::deserialize(object).map_err(|error| error.to_string());
-    let quota = match request.deleted() {
+    let quota: (ElasticQuota, bool) = match request.deleted() {
         Some(gone) => (read(gone)?, true),
         None => (read(request.object()?)?, false),
     };
@@ -260,13 +265,13 @@ fn decide_quota(
 
 /// What became of a pod, in a word, and the answer.
 fn decide(
-    request: &Review,
+    (request, sent): (&Review<'_>, &SentPod<'_>),
     labels: &BTreeMap<String, String>,
     flavors: Option<&KnownFlavors>,
     rules: &AdmissionRules,
 ) -> Result<(&'static str, AdmissionResponse), String> {
     let mut response = request.allow();
-    match admit(request.object()?, labels, flavors, rules) {
+    match admit_sent(sent, labels, flavors, rules) {
         Err(
             refusal @ (AdmissionError::Claim(_)
             | AdmissionError::Flavor(_)

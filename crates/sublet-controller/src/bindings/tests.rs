@@ -12,7 +12,13 @@ fn rules() -> BindingRules {
     }
 }
 
-fn request(user: &str, name: &str, inside: &str, node: &Value) -> Review {
+/// What becomes of a Binding.
+fn bound(
+    user: &str,
+    name: &str,
+    inside: &str,
+    node: &Value,
+) -> Result<Option<StrangersBinding>, String> {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
@@ -28,27 +34,27 @@ fn request(user: &str, name: &str, inside: &str, node: &Value) -> Review {
             },
         },
     });
-    Review::read(review.to_string().as_bytes()).unwrap()
+    let body = review.to_string();
+    strangers_binding(&Review::read(body.as_bytes()).unwrap(), &rules())
 }
 
 #[test]
 fn only_strangers_are_looked_at() {
     let node = json!("n1");
-    let ours = request(&rules().account, "p", "p", &node);
-    assert_eq!(strangers_binding(&ours, &rules()), Ok(None));
+    let ours = bound(&rules().account, "p", "p", &node);
+    assert_eq!(ours, Ok(None));
     let wanted = StrangersBinding {
         pod: PodKey::new("ns", "p").unwrap(),
         node: NodeName::new("n1").unwrap(),
         user: "eve".to_owned(),
     };
     for (name, inside) in [("p", "p"), ("", "p"), ("p", "")] {
-        let strange = request("eve", name, inside, &node);
-        let found = strangers_binding(&strange, &rules());
+        let found = bound("eve", name, inside, &node);
         assert_eq!(found, Ok(Some(wanted.clone())), "{name:?} {inside:?}");
     }
     for (name, node) in [("", json!("n1")), ("p", json!(null)), ("p", json!(7))] {
-        let odd = request("eve", name, name, &node);
-        assert!(strangers_binding(&odd, &rules()).is_err(), "{name} {node}");
+        let odd = bound("eve", name, name, &node);
+        assert!(odd.is_err(), "{name} {node}");
     }
 }
 
@@ -70,7 +76,7 @@ fn said(pod: &Pod, has_agent: bool) -> String {
         let report = (keys::INVENTORY.to_owned(), "{}".to_owned());
         node.metadata.annotations.extend([report]);
     }
-    let binding = strangers_binding(&request("eve", "p", "p", &json!("n1")), &rules());
+    let binding = bound("eve", "p", "p", &json!("n1"));
     let binding = binding.unwrap().unwrap();
     match judge(&binding, pod, &node, &rules()) {
         Ok(()) => "allowed".to_owned(),

@@ -324,8 +324,10 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
 
 /// Reads a body and answers it, as a call does.
 fn whatever(body: &[u8]) {
-    if let Ok(request) = Review::read(body) {
-        let _answer = decide(&request, &BTreeMap::new(), None, &rules());
+    if let Ok(request) = Review::read(body)
+        && let Ok(sent) = sent(&request)
+    {
+        let _answer = decide((&request, &sent), &BTreeMap::new(), None, &rules());
     }
 }
 

@@ -19,11 +19,11 @@ fn run(bytes: &[u8]) {
     };
     let objects = [review.object().ok(), review.deleted()];
     for object in objects.into_iter().flatten() {
-        if let Ok(asked) = serde_json::from_value::<Pod>(object.clone()) {
+        if let Ok(asked) = serde_json::from_str::<Pod>(object) {
             pod::read(&asked);
         }
-        let _ = serde_json::from_value::<SharePod>(object.clone());
-        if let Ok(quota) = serde_json::from_value::<ElasticQuota>(object.clone()) {
+        let _ = serde_json::from_str::<SharePod>(object);
+        if let Ok(quota) = serde_json::from_str::<ElasticQuota>(object) {
             let _ = quota.facts();
         }
     }
