@@ -16,6 +16,18 @@ const IMAGES: &str =
 const FLAVOR: &str = "{apiVersion: sublet.dev/v1alpha1, kind: GpuFlavor, metadata: {name: half}, \
                       spec: {memoryPercent: 50}}";
 
+/// A definition of SharePods as KubeShare has it: another than ours.
+const KUBESHARES: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: sharepods.kubeshare.nthu}
+spec:
+  group: kubeshare.nthu
+  scope: Namespaced
+  names: {kind: SharePod, plural: sharepods, singular: sharepod, listKind: SharePodList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+";
+
 impl Site {
     fn image_of(&self, deployment: &str) -> Result<String> {
         let found = self.get(&["deployment", deployment, "--namespace=sublet-system"])?;
@@ -113,14 +125,14 @@ fn helm_takes_over_what_kubectl_and_sublet_have_installed() -> Result<()> {
     site.cluster.apply(FLAVOR)?;
     stands_in_the_guide("sublet uninstall")?;
     site.sublet(&["uninstall"])?;
-    let take = [
-        "install",
-        "sublet",
-        &site.chart,
-        "--create-namespace",
-        "--take-ownership",
-    ];
-    site.helm(&[&take[..], &["--set", IMAGES]].concat())?;
+    site.cluster.apply(KUBESHARES)?;
+    let force = ["--take-ownership", "--force-conflicts"];
+    stands_in_the_guide(&format!("helm install … {}", force.join(" ")))?;
+    let install = ["install", "sublet", &site.chart, "--create-namespace"];
+    site.helm(&[&install[..], &force, &["--set", IMAGES]].concat())?;
+    let shared = site.get(&["crd", "sharepods.kubeshare.nthu"])?;
+    let status = &shared["spec"]["versions"][0]["subresources"]["status"];
+    ensure!(status.is_object(), "it is KubeShare's still: {shared}");
     site.cluster.start_again(deployed::CONTROLLER)?;
     site.check_that_helm_owns_it()?;
     site.get(&["gpuflavor", "half"])?;
