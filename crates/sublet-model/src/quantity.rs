@@ -209,9 +209,13 @@ impl MilliCpu {
     }
 }
 
+/// As kubectl prints it: in cores, or in thousandths where that is no whole number.
 impl fmt::Display for MilliCpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}m CPU", self.0)
+        match (self.0 / 1000, self.0 % 1000) {
+            (cores, 0) => write!(f, "{cores} CPU"),
+            _ => write!(f, "{}m CPU", self.0),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub use group::{
 };
 pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
-pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage};
+pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage, quantity};
 pub use rules::{BackOff, ByPriority, GroupFilter, GroupScore, QueueRules};
 pub use tree::{
     Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError, TreeTotals,

@@ -151,6 +151,22 @@ impl QueueReason {
     }
 }
 
+impl QueueReason {
+    /// Does what such a group asks count when what there is is divided? Who cannot start as things are
+    /// set up has no part in it.
+    #[must_use]
+    pub fn has_part(&self) -> bool {
+        !matches!(
+            self,
+            QueueReason::Infeasible(_)
+                | QueueReason::ExceedsEntitlement(_)
+                | QueueReason::Incomplete { .. }
+                | QueueReason::NoQuota { .. }
+                | QueueReason::ParentQuota { .. }
+        )
+    }
+}
+
 impl fmt::Display for QueueReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -177,13 +193,14 @@ impl fmt::Display for QueueReason {
             ),
             QueueReason::OverQuota { short, used, limit } => write!(
                 f,
-                "it asks {} of {}, and {} uses {used} of its {limit} of {}; it starts when {} of \
-                 that is given back",
-                short.asked,
+                "it asks {} of {}, and {} uses {} of its {limit} of {}; it starts when {} of that is \
+                 given back",
+                short.amount(short.asked),
                 short.resource,
                 Named(&short.quota),
-                short.there_is,
-                (used + short.asked).saturating_sub(short.there_is),
+                short.amount(*used),
+                short.amount(short.there_is),
+                short.amount((used + short.asked).saturating_sub(short.there_is)),
             ),
             QueueReason::NoRoom { need, placed, role } => write!(
                 f,
@@ -220,7 +237,8 @@ impl fmt::Display for Infeasible {
                 "" => write!(f, "it asks {short} in all"),
                 tree => {
                     let Shortage { resource, .. } = short;
-                    let (asked, there_is) = (short.asked, short.there_is);
+                    let asked = short.amount(short.asked);
+                    let there_is = short.amount(short.there_is);
                     write!(
                         f,
                         "it asks {asked} of {resource}, and tree {tree} has {there_is} in all"
@@ -245,6 +263,31 @@ impl fmt::Display for Infeasible {
     }
 }
 
+impl Shortage {
+    fn amount(&self, amount: u64) -> String {
+        quantity(&self.resource, amount)
+    }
+}
+
+/// An amount as kubectl prints it: CPU in cores, or in thousandths where that is no whole number;
+/// memory in the largest unit of which it is a whole number. `amount`: as in [`crate::Amounts`].
+#[must_use]
+pub fn quantity(resource: &str, amount: u64) -> String {
+    const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let is_in_bytes = resource.ends_with("memory")
+        || resource.ends_with("ephemeral-storage")
+        || resource.starts_with("hugepages-");
+    match resource {
+        "cpu" if !amount.is_multiple_of(1_000) => format!("{amount}m"),
+        "cpu" => (amount / 1_000).to_string(),
+        _ if is_in_bytes && amount > 0 => {
+            let unit = amount.trailing_zeros() / 10;
+            format!("{}{}", amount >> (10 * unit), UNITS[unit as usize])
+        }
+        _ => amount.to_string(),
+    }
+}
+
 /// `8 of nvidia.com/gpu, and quota a has 4`.
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,8 +299,10 @@ impl fmt::Display for Shortage {
         } = self;
         write!(
             f,
-            "{asked} of {resource}, and {} has {there_is}",
-            Named(quota)
+            "{} of {resource}, and {} has {}",
+            self.amount(*asked),
+            Named(quota),
+            self.amount(*there_is)
         )
     }
 }
@@ -292,5 +337,30 @@ impl fmt::Display for At {
         let seconds = self.0.ms() / 1000 % 86_400;
         let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
         write!(f, "{hours:02}:{minutes:02}:{:02} UTC", seconds % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantity;
+
+    #[test]
+    fn amounts_are_printed_as_kubectl_does() {
+        for (resource, amount, text) in [
+            ("cpu", 500_000, "500"),
+            ("cpu", 1_500, "1500m"),
+            ("cpu", 0, "0"),
+            ("memory", 64 << 30, "64Gi"),
+            ("memory", 1_500 << 20, "1500Mi"),
+            ("memory", 1_000_000, "1000000"),
+            ("memory", 0, "0"),
+            ("sublet.dev/gpu-memory", 16_276 << 20, "16276Mi"),
+            ("hugepages-2Mi", 1 << 21, "2Mi"),
+            ("memory", 1 << 63, "8Ei"),
+            ("nvidia.com/gpu", 1_024, "1024"),
+            ("aliyun.com/gpu-mem", 4_096, "4096"),
+        ] {
+            assert_eq!(quantity(resource, amount), text, "{resource}");
+        }
     }
 }

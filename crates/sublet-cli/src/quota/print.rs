@@ -3,6 +3,7 @@
 //! The JSON form is a promise to programs: fields are added, never renamed or taken away.
 
 use serde::Serialize;
+use sublet_queue::quantity;
 
 use super::books::{Report, Row};
 use crate::align::table;
@@ -93,7 +94,7 @@ fn as_table(rows: &[Row]) -> String {
     for row in rows {
         let is_same =
             before.is_some_and(|before| (&before.tree, &before.name) == (&row.tree, &row.name));
-        let amount = |amount: u64| in_words(&row.resource, amount);
+        let amount = |amount: u64| quantity(&row.resource, amount);
         cells.push(vec![
             if is_same { String::new() } else { row.title() },
             row.resource.to_string(),
@@ -106,20 +107,4 @@ fn as_table(rows: &[Row]) -> String {
         before = Some(row);
     }
     table(&heading, &cells)
-}
-
-/// An amount as Kubernetes writes it: `1500m`, `2`, `3Gi`.
-fn in_words(resource: &str, amount: u64) -> String {
-    const SUFFIXES: [(u32, &str); 4] = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
-    if resource == "cpu" {
-        return match amount.is_multiple_of(1000) {
-            true => (amount / 1000).to_string(),
-            false => format!("{amount}m"),
-        };
-    }
-    let whole = |&&(bits, _): &&(u32, &str)| amount > 0 && amount.trailing_zeros() >= bits;
-    match SUFFIXES.iter().find(whole) {
-        Some((bits, suffix)) => format!("{}{suffix}", amount >> bits),
-        None => amount.to_string(),
-    }
 }

@@ -141,7 +141,7 @@ fn what_is_counted_of_a_pod_that_cannot_be_read() {
         serde_json::from_str(&planned(&[&text], Format::Json, "binpack").text).unwrap();
     assert_eq!(
         plan["pods"][0]["refusals"]["n1"],
-        "2000m CPU asked, and 1000m CPU is left on the node"
+        "2 CPU asked, and 1 CPU is left on the node"
     );
 }
 

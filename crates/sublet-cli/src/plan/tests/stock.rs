@@ -53,7 +53,7 @@ fn pods_that_find_no_cpu_are_not_promised_a_gpu() {
     assert_eq!(placed, 4, "{said:?}");
     assert_eq!(
         said[7],
-        "refused 3000m CPU asked, and 2000m CPU is left on the node"
+        "refused 3 CPU asked, and 2 CPU is left on the node"
     );
 }
 
@@ -286,7 +286,7 @@ fn what_is_not_looked_at_is_conditional_and_keeps_its_place() {
     assert_eq!(first["candidate"]["node"], "n1");
     assert_eq!(
         plan["pods"][1]["refusals"]["n1"],
-        "8000m CPU asked, and 7000m CPU is left on the node"
+        "8 CPU asked, and 7 CPU is left on the node"
     );
     let shown = table(&text).text;
     assert!(
@@ -315,7 +315,7 @@ fn a_pod_that_may_evict_others_is_not_refused_for_sure() {
         node("n1", "", "", "") + &full + &pod("p", ", cpu: 1", spec)
     };
     let evicts = "conditional pods of lower priority may be evicted for it";
-    let full = "refused 1000m CPU asked, and 0m CPU is left on the node";
+    let full = "refused 1 CPU asked, and 0 CPU is left on the node";
     assert_eq!(verdicts(&text("  priority: 2\n")), [evicts]);
     assert_eq!(verdicts(&text("  priority: 1\n")), [full]);
     assert_eq!(

@@ -113,7 +113,7 @@ fn each_limit_is_named_with_what_is_left() {
     );
     let expected = [
         "",
-        "6000m CPU asked, and 5000m CPU is left on the node",
+        "6 CPU asked, and 5 CPU is left on the node",
         "16384 MiB of the machine's memory asked, and 15360 MiB are left",
         "2 nic asked, and 1 of 2 are left on the node",
         "5 disk asked, and 0 of 0 are left on the node",
