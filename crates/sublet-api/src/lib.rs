@@ -27,6 +27,7 @@ mod pod;
 mod preempting;
 mod quantity;
 mod quota;
+mod quota_books;
 mod quota_index;
 mod quota_totals;
 mod share_pod;
@@ -47,12 +48,19 @@ pub use node::{
     NodeDefaults, NodeError, facts_of, facts_with_stock, facts_without_gpu, unhealthy_gpus,
 };
 pub use not_isolated::NotIsolated;
-pub use pod::{bound_entry, is_over, is_unschedulable, pod_key, pod_uid, scheduler_of, unsaid};
+pub use pod::{
+    bound_entry, has_gate, is_over, is_unschedulable, pod_key, pod_uid, scheduler_for,
+    scheduler_of, unsaid,
+};
 pub use preempting::{
     Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,
 };
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
+pub use quota_books::{
+    QuotaBooks, QuotaDemand, QuotaFigures, QuotaGround, QuotaTrouble, largest_card, no_total,
+    quota_figures, sound_tree,
+};
 pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
 pub use quota_totals::{NoTotal, tree_totals};
 pub use share_pod::SharePod;

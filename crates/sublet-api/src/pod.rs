@@ -1,13 +1,16 @@
 //! What the ledger enters for a bound pod, from a Pod object.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{Claim, Entry, NameError, NodeName, PodKey, PodUid, Standing};
 
 use crate::allocation::AllocationError;
-use crate::dialect;
-use crate::keys;
 use crate::object::Pod;
+use crate::{dialect, keys};
+
+/// The name by which the API server fills in the cluster's own scheduler.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// Namespace and name.
 ///
@@ -57,6 +60,30 @@ pub fn is_unschedulable(pod: &Pod) -> bool {
     })
 }
 
+/// The scheduler of a pod that is created in a namespace with these labels. Only a pod that names
+/// none gets another, and only if nobody has chosen its node already. `assign`: which one, where the
+/// labels do not say it.
+#[must_use]
+pub fn scheduler_for<'a>(
+    pod: &'a Pod,
+    labels: &'a BTreeMap<String, String>,
+    assign: Option<&'a str>,
+) -> &'a str {
+    let named = scheduler_of(pod);
+    let label = labels.get(keys::ASSIGN_SCHEDULER_LABEL);
+    match label.map(String::as_str).or(assign) {
+        Some(assign) if named == DEFAULT_SCHEDULER && pod.spec.node_name.is_empty() => assign,
+        _ => named,
+    }
+}
+
+/// Is the queue's gate on it?
+#[must_use]
+pub fn has_gate(pod: &Pod) -> bool {
+    let mut gates = pod.spec.scheduling_gates.iter();
+    gates.any(|gate| gate.name == keys::QUEUE_GATE)
+}
+
 /// Why a bound pod has no allocation that can be read, and what to do, as events and `sublet
 /// explain` say it. `schedulers`: the names of those that ask Sublet.
 #[must_use]
@@ -93,7 +120,7 @@ pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (Strin
 #[must_use]
 pub fn scheduler_of(pod: &Pod) -> &str {
     match pod.spec.scheduler_name.as_str() {
-        "" => "default-scheduler",
+        "" => DEFAULT_SCHEDULER,
         name => name,
     }
 }

@@ -16,13 +16,11 @@ use sublet_api::{
     measured_use, pod_key, stock_ask,
 };
 use sublet_model::{
-    Claim, Entry, GpuIndex, Host, MiB, NodeIdx, NodeName, PodKey, PodUid, Standing, StockAsk, Time,
+    Claim, Entry, GpuIndex, Host, NodeIdx, NodeName, PodKey, PodUid, Standing, StockAsk, Time,
     Unit, charges_of,
 };
 use sublet_plan::stock::{NodeRules, PodRules, PodTerm, Selected, Unmodelled, Waiting, select};
 use sublet_plan::{Engine, EngineOptions, Reason, StockRules};
-
-use sublet_queue::Amounts;
 
 use crate::refusals::{Reasons, Refusals};
 
@@ -363,31 +361,6 @@ impl Cluster {
             asked_at: vec![None; class.open.len()],
             refusals: Arc::new(refusals),
         }
-    }
-
-    /// The cards of a node, as quotas count them: how many, their memory in bytes, and compute time
-    /// in percent of one.
-    pub(crate) fn gpus(&self, node: NodeIdx) -> Amounts {
-        let facts = self.engine.ledger().book(node).facts();
-        let gpus = facts.map_or(&[][..], |facts| facts.inventory.gpus());
-        if gpus.is_empty() {
-            return Amounts::new();
-        }
-        let count = gpus.len() as u64;
-        let memory = gpus
-            .iter()
-            .map(|gpu| gpu.memory.get().saturating_mul(1 << 20));
-        Amounts::from([
-            (keys::GPU.into(), count),
-            (keys::GPU_MEMORY.into(), memory.sum()),
-            (keys::GPU_COMPUTE.into(), 100 * count),
-        ])
-    }
-
-    /// The memory of the largest card of a node.
-    pub(crate) fn largest_card(&self, node: NodeIdx) -> Option<MiB> {
-        let facts = self.engine.ledger().book(node).facts()?;
-        facts.inventory.gpus().iter().map(|gpu| gpu.memory).max()
     }
 
     /// Every node that is known, and its rules.

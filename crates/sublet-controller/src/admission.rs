@@ -18,13 +18,10 @@ use sublet_api::dialect::{ClaimError, add_slots, claim_of, remarks};
 use sublet_api::group::is_queued;
 use sublet_api::keys;
 use sublet_api::object::Pod;
-use sublet_api::{flavor_of, scheduler_of};
+use sublet_api::{flavor_of, has_gate, scheduler_for, scheduler_of};
 use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
 
 use crate::flavors::{FlavorError, KnownFlavors, expand};
-
-/// The name by which the API server fills in the cluster's own scheduler.
-const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// Where a container finds its allocation.
 const ALLOCATION_FIELD: &str = "metadata.annotations['sublet.dev/allocation']";
@@ -262,30 +259,6 @@ fn scheduler(
         patch.push(add(&["spec", "schedulerName"], json!(scheduler)));
     }
     scheduler.to_owned()
-}
-
-/// The scheduler of a pod that is created in a namespace with these labels. Only a pod that names
-/// none gets another, and only if nobody has chosen its node already.
-pub(crate) fn scheduler_for<'a>(
-    pod: &'a Pod,
-    labels: &'a BTreeMap<String, String>,
-    assign: Option<&'a str>,
-) -> &'a str {
-    let named = scheduler_of(pod);
-    let assign = labels
-        .get(keys::ASSIGN_SCHEDULER_LABEL)
-        .map(String::as_str)
-        .or(assign);
-    match assign {
-        Some(assign) if named == DEFAULT_SCHEDULER && pod.spec.node_name.is_empty() => assign,
-        _ => named,
-    }
-}
-
-/// Is the queue's gate on it?
-pub(crate) fn has_gate(pod: &Pod) -> bool {
-    let mut gates = pod.spec.scheduling_gates.iter();
-    gates.any(|gate| gate.name == keys::QUEUE_GATE)
 }
 
 /// What puts the queue's gate on a pod.

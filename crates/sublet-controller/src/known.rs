@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+pub(crate) use sublet_api::group::NamespaceLabels;
 use sublet_api::object::Namespace;
 use sublet_api::{ElasticQuota, GpuFlavor, keys};
 use sublet_client::Change;
@@ -18,13 +19,10 @@ use crate::quotas::KnownQuotas;
 /// How long a pod waits for its namespace to be seen, and for its flavor.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// The labels of namespaces that count here, by namespace.
-pub(crate) type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
-
 /// What watches keep.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
-    /// `None` until all namespaces are known.
+    /// Those labels that count here; `None` until all namespaces are known.
     pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
     /// `None` until all flavors are known.
     pub(crate) flavors: watch::Receiver<Option<KnownFlavors>>,

@@ -41,9 +41,11 @@ use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
+use sublet_api::group::QueueScope;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
+use sublet_plan::Policy;
 use sublet_replicas::leader::{Leadership, LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
 use sublet_tasks::{Vital, VitalTask, vital};
@@ -57,7 +59,7 @@ use keeper::CertificateKeeper;
 use known::Known;
 use listener::{CALLS, ENDING};
 use preemptor::Preemptor;
-use queue::{QueueKeeper, QueueScope, keep_queue};
+use queue::{QueueKeeper, keep_queue};
 use share_pods::SharePodKeeper;
 use shell::{PAUSES, govern};
 use webhook::Desk;
@@ -136,6 +138,11 @@ pub struct Args {
     /// same flag
     #[arg(long)]
     queue: bool,
+    #[arg(
+        long, default_value_t, value_name = "POLICY", requires = "queue",
+        help = Policy::help("How the queue chooses among places that fit. Give it what the extender has")
+    )]
+    policy: Policy,
     /// How many requests a second the queue writes with at most, events among them [default: as many
     /// as the API server answers]
     #[arg(long, value_name = "N", requires = "queue")]
@@ -296,6 +303,7 @@ impl Controllers {
                 assign: rules.assign.clone(),
                 unit: rules.unit,
             },
+            policy: args.policy.clone(),
             known: known.clone(),
             vital: vital.clone(),
             writes_a_second: args.writes_per_second,

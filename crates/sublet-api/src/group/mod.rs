@@ -1,7 +1,7 @@
 //! What starts together: gangs and jobs, read from pods, PodGroups and the objects of operators, and
 //! made into the groups that the queue decides about.
 //!
-//! Suggested reading order: gang, job, gather. Two lists say what is known: `gang/` has a file for
+//! Suggested reading order: gang, job, gather, scope. Two lists say what is known: `gang/` has a file for
 //! each way of naming a gang, `job/` one for each kind of job.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ mod gather;
 mod job;
 mod member;
 mod priority;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +30,10 @@ pub use job::{
     apis_of, job_kind, job_of, read_job,
 };
 pub use member::{ShapeMemo, member_shape};
-pub use priority::AskedPriority;
+pub use priority::{AskedPriority, PriorityClasses};
+pub use scope::{
+    NamespaceLabels, QueueScope, QueueSources, WholeSight, is_in_queue, queued_groups,
+};
 
 /// Does such a pod queue, where it names a scheduler that asks Sublet? It says so by a gang or a
 /// quota, or its namespace does. `labels`: the namespace's. A gang that cannot be read is one.

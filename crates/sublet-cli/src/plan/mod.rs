@@ -79,12 +79,15 @@ pub struct Args {
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
+    /// With --queue: the scheduler that GPU pods get which name none, as the controller is told
+    #[arg(long, value_name = "NAME", requires = "queue")]
+    assign_scheduler: Option<String>,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
     /// Plan as the queue does: quotas, jobs and gangs whose pods start together or not at all. Shows
     /// who starts where, whom it would evict, and why the others wait, as `sublet queue -f` does
-    #[arg(long, conflicts_with_all = ["policy", "show_annotations", "strict"])]
+    #[arg(long, conflicts_with_all = ["show_annotations", "strict"])]
     queue: bool,
     /// Exit with 2 if any object cannot be read
     #[arg(long)]
@@ -105,6 +108,8 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
             kubeconfig: None,
             scheduler_name: args.scheduler_name.clone(),
             memory_unit: args.memory_unit,
+            assign_scheduler: args.assign_scheduler.clone(),
+            policy: args.policy.clone(),
         };
         return queue::planned(input, &scope, args.output)?.print();
     }

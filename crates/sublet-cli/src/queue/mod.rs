@@ -11,16 +11,19 @@ mod promised;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use sublet_api::group::QueueScope;
 use sublet_arbiter::libraries::Carried;
 use sublet_model::Time;
+use sublet_plan::Policy;
 
 use crate::MemoryUnit;
-use crate::answer::{Answer, Format};
+use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
+use crate::paste;
 use crate::plan::Input;
 use outlook::OutlookOptions;
 use print::{Printing, Shown};
@@ -31,7 +34,8 @@ use print::{Printing, Shown};
 EXAMPLES
   sublet queue                       who waits on this machine, and for what
   sublet queue --cluster             quotas and groups of the cluster of this kubeconfig
-  kubectl get nodes,pods,jobs,podgroups,elasticquotas -A -o yaml | sublet queue -f -
+  kubectl get nodes,pods,namespaces,priorityclasses,jobs,podgroups,elasticquotas -A -o yaml |
+      sublet queue -f -
   sublet queue --fake-gpu 2x16GiB    on a fake machine
   sublet queue -o json | jq '.waiting[] | {position, name, startsWhen}'
 
@@ -47,9 +51,11 @@ pods that starts together: those of Jobs and other kinds, of PodGroups and gangs
 pods. What it says of them is what the queue's engine decides for these objects now: which
 start and where, and why the others wait. Room that is kept, back-off and disruption budgets
 are the controller's and are not looked at. Places of a GangPlan count as taken. Quotas with a
-tree-id have their tree behind their name, and share what that has. Amounts are whole numbers:
-CPU in thousandths of a core, all else in its base unit. LENT is what of its min a quota does
-not ask for, BORROWED what it uses beyond it.
+tree-id have their tree behind their name, and share what that has. A quota whose parent is not
+there, or that is above itself, stands at the top, as the controller has it. Tables show amounts
+as kubectl does; in JSON and YAML they are whole numbers: CPU in thousandths of a core, all else
+in its base unit. LENT is what of its min a quota does not ask for, BORROWED what it uses beyond
+it.
 
 EXIT CODES
   0  printed
@@ -88,6 +94,15 @@ pub(crate) struct ScopeArgs {
     /// What one aliyun.com/gpu-mem is
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     pub(crate) memory_unit: MemoryUnit,
+    /// The scheduler that GPU pods get which name none, as the controller is told. A namespace's label
+    /// sublet.dev/assign-scheduler wins over it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) assign_scheduler: Option<String>,
+    #[arg(
+        long, default_value_t, value_name = "POLICY",
+        help = Policy::help("How to choose among places that fit, as the controller is told")
+    )]
+    pub(crate) policy: Policy,
 }
 
 impl Args {
@@ -104,11 +119,34 @@ impl Args {
 /// # Errors
 /// There is no arbiter and none can be started, or it cannot be talked to.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
+    if let Some(file) = &args.scope.kubeconfig {
+        return Ok(no_cluster_meant(file, args.file.is_empty()));
+    }
     if args.file.is_empty() {
         return line::show(&Machine::of(&args.machine), args.output, carried);
     }
     let shown = Shown::All { places: false };
     answer(Input::of_files(&args.file), &args.scope, args.output, shown)
+}
+
+/// Somebody names a cluster, and asks about something else.
+fn no_cluster_meant(kubeconfig: &Path, of_machine: bool) -> Answer {
+    let asked = match of_machine {
+        true => "without --cluster the jobs of this machine are shown",
+        false => "with -f the objects of files are shown",
+    };
+    let program = paste::program();
+    let file = paste::word(kubeconfig);
+    Answer {
+        text: String::new(),
+        notes: vec![
+            format!("error: --kubeconfig names a cluster, and {asked}"),
+            format!(
+                "hint: `{program} queue --cluster --kubeconfig {file}` shows that cluster's queue"
+            ),
+        ],
+        code: BAD_INPUT,
+    }
 }
 
 /// Answers it of a live cluster.
@@ -155,8 +193,12 @@ fn answer(
         .context("this machine's clock stands before 1970")?;
     let now = Time::from_ms(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
     let options = OutlookOptions {
-        unit: scope.memory_unit.into(),
-        schedulers: scope.scheduler_name.clone(),
+        scope: QueueScope {
+            schedulers: scope.scheduler_name.iter().cloned().collect(),
+            assign: scope.assign_scheduler.clone(),
+            unit: scope.memory_unit.into(),
+        },
+        policy: scope.policy.clone(),
         now,
     };
     let outlook = outlook::outlook(input, &options);

@@ -2,41 +2,37 @@
 //! engine asked once. Nothing is written.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-use sublet_api::gang_plan::{GangPlan, GangPlanObject};
-use sublet_api::group::{
-    GroupSources, JobFacts, PodGroupFacts, QueuedGroup, ShapeMemo, gather, is_queued, job_kind,
-    read_job, read_pod_group,
-};
-use sublet_api::object::Pod;
-use sublet_api::{
-    DEFAULT_QUOTA, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, gpu_amounts,
-    is_over, pod_uid, scheduler_of, tree_totals,
-};
-use sublet_model::{MiB, PodUid, Time, Unit};
-use sublet_plan::{EngineOptions, Policy};
-use sublet_queue::{
-    Amounts, Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot,
-    QueueVictim, Quota, QuotaTree, Slot, TreeTotals, plan,
-};
 
 use serde::Deserialize;
 use serde_json::Value;
+use sublet_api::gang_plan::{GangPlan, GangPlanObject};
+use sublet_api::group::{
+    JobFacts, NamespaceLabels, PodGroupFacts, PriorityClasses, QueueScope, QueueSources,
+    QueuedGroup, ShapeMemo, WholeSight, job_kind, queued_groups, read_job, read_pod_group,
+};
+use sublet_api::object::Pod;
+use sublet_api::{ElasticQuota, QuotaBooks, QuotaDemand, QuotaGround, largest_card, pod_uid};
+use sublet_model::{MiB, Time, Unit};
+use sublet_plan::{EngineOptions, Policy};
+use sublet_queue::{
+    Amounts, Group, GroupId, MinScaling, QueueDecision, QueueHold, QueueMemo, QueueReason,
+    QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
+};
 
 use super::promised;
 use crate::plan::{Input, Located, Unreadable, name_of, settle};
-use crate::quota::books::{Demand, Report, Row, of_demand};
+use crate::quota::books::{Report, Row, add, rows};
 use crate::verdict::{Cluster, Odd, asked};
 
 /// How to look.
 #[derive(Debug, Clone)]
 pub(crate) struct OutlookOptions {
-    /// What one `aliyun.com/gpu-mem` is.
-    pub(crate) unit: Unit,
-    /// The names of schedulers that ask Sublet.
-    pub(crate) schedulers: Vec<String>,
+    /// Who queues.
+    pub(crate) scope: QueueScope,
+    /// How to choose among places that fit.
+    pub(crate) policy: Policy,
     /// The moment.
     pub(crate) now: Time,
 }
@@ -76,33 +72,14 @@ pub(crate) enum Fate {
     Waits { position: u32, reason: QueueReason },
 }
 
-impl Fate {
-    /// Does what the group asks count when what there is is divided?
-    fn counts(&self) -> bool {
-        let Fate::Waits { reason, .. } = self else {
-            return true;
-        };
-        !matches!(
-            reason,
-            QueueReason::Infeasible(_)
-                | QueueReason::ExceedsEntitlement(_)
-                | QueueReason::Incomplete { .. }
-                | QueueReason::NoQuota { .. }
-                | QueueReason::ParentQuota { .. }
-        )
-    }
-}
-
 /// Objects that only the queue reads.
 #[derive(Default)]
 struct Objects {
     pod_groups: Vec<PodGroupFacts>,
     jobs: Vec<JobFacts>,
     plans: Vec<GangPlan>,
-    /// Numbers of PriorityClasses; "" for that which counts where none is named.
-    priorities: BTreeMap<String, i32>,
-    /// Labels of namespaces.
-    namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    classes: PriorityClasses,
+    namespaces: NamespaceLabels,
 }
 
 /// Looks at what was read.
@@ -113,65 +90,25 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     settle(&mut input);
     outlook.unreadable.append(&mut input.unreadable);
     let objects = Objects::read(&input.queued, &mut outlook);
-    let facts = elastic_quotas(input.quotas.iter().map(|quota| &quota.object));
-    let facts: Vec<QuotaFacts> = facts.into_iter().flatten().collect();
     let (mut cluster, nodes) = enter(&input, options, &mut outlook);
-    objects.promise(&mut cluster, &input.pods, options.unit, &mut outlook);
-    let queued = objects.groups(
-        &input,
-        &facts,
-        largest_card(&cluster),
-        options,
-        &mut outlook,
-    );
-    let card = largest_card(&cluster);
-    let all = queued.iter().map(|queued| (queued, true));
-    let demand = demand_of(&input.pods, all, &facts, card, options);
-    let totals = tree_totals(&facts, nodes.as_ref(), |quota| demand.used(quota));
-    match tree_of(&facts) {
-        Ok(tree) => outlook.decide(&mut cluster, &tree, &totals, queued, options.now),
-        Err(error) => outlook.errors.push(error.to_string()),
-    }
-    if !input.quotas.is_empty() {
-        // As the engine divides: who cannot start as things are has no part in it.
-        let groups = outlook.groups.iter();
-        let groups = groups.map(|one| (&one.queued, one.fate.counts()));
-        let demand = demand_of(&input.pods, groups, &facts, card, options);
-        let Report {
-            rows,
-            unreadable,
-            notes,
-            errors,
-        } = of_demand(&input, &demand, nodes.as_ref());
-        outlook.quotas = rows;
-        outlook.unreadable.extend(unreadable);
-        outlook.notes.extend(notes);
-        outlook.errors.extend(errors);
-    }
+    let unit = options.scope.unit;
+    objects.promise(&mut cluster, &input.pods, unit, &mut outlook);
+    let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
+    let bound = pods.iter().filter(|pod| !pod.spec.node_name.is_empty());
+    let ground = QuotaGround {
+        engine: &cluster.engine,
+        nodes: nodes.as_ref(),
+        pods: &bound.copied().collect::<Vec<_>>(),
+        unit,
+    };
+    let named = input.quotas.iter();
+    let named = named.filter(|quota| !quota.object.metadata.name.is_empty());
+    let books = QuotaBooks::of(named.map(|quota| &quota.object), ground);
+    let card = largest_card(&cluster.engine);
+    let queued = objects.groups(&pods, (&books, card), options, &mut outlook);
+    outlook.decide(&mut cluster, &books, queued, options.now);
+    outlook.show(&input.quotas, &books);
     outlook
-}
-
-/// All trees, with the quota of those that belong to none.
-fn tree_of(facts: &[QuotaFacts]) -> Result<QuotaTree, sublet_queue::TreeError> {
-    let members = facts.iter();
-    let members = members.filter(|facts| facts.scope == QuotaScope::Tree);
-    let default = facts
-        .iter()
-        .find(|facts| &*facts.quota.name == DEFAULT_QUOTA);
-    let default = default.map_or_else(
-        || Quota {
-            name: DEFAULT_QUOTA.into(),
-            lends: true,
-            ..Quota::default()
-        },
-        |facts| facts.quota.clone(),
-    );
-    QuotaTree::new(
-        members
-            .map(|facts| facts.quota.clone())
-            .chain([default])
-            .collect(),
-    )
 }
 
 /// Nodes and bound pods in the engine, and what all nodes have together.
@@ -181,8 +118,8 @@ fn enter(
     outlook: &mut Outlook,
 ) -> (Cluster, Option<Amounts>) {
     let mut cluster = Cluster::new(EngineOptions {
-        unit: options.unit,
-        ..EngineOptions::of(Policy::default())
+        unit: options.scope.unit,
+        ..EngineOptions::of(options.policy.clone())
     });
     let mut sum: Option<Amounts> = None;
     for Located { origin, object } in &input.nodes {
@@ -191,26 +128,19 @@ fn enter(
             let odd = Unreadable::of(origin, name.clone(), &field, what);
             outlook.unreadable.push(odd);
         };
-        let entered = cluster.enter_node(object, None);
-        let gpus = match &entered {
-            Ok(node) => cluster.gpus(*node),
-            Err(error) => {
-                tell(Odd::of_node(error));
-                Amounts::new()
-            }
-        };
-        let Ok(mut amounts) = sublet_api::node_amounts(object) else {
-            continue;
-        };
-        amounts.extend(gpus);
-        let sum = sum.get_or_insert_default();
-        for (resource, amount) in amounts {
-            let sum: &mut u64 = sum.entry(resource).or_default();
-            *sum = sum.saturating_add(amount);
+        if let Err(error) = cluster.enter_node(object, None) {
+            tell(Odd::of_node(&error));
+        }
+        if let Ok(amounts) = sublet_api::node_amounts(object) {
+            add(sum.get_or_insert_default(), amounts);
         }
     }
     for Located { origin, object } in &input.pods {
         if object.spec.node_name.is_empty() {
+            // Policies that learn have seen it, as in a cluster.
+            if let Ok(claim) = asked(object, options.scope.unit) {
+                cluster.engine.learn(&claim);
+            }
             continue;
         }
         for Odd { field, what } in cluster.enter_pod(object) {
@@ -222,62 +152,6 @@ fn enter(
         }
     }
     (cluster, sum)
-}
-
-/// With what a whole card counts: as the largest that there is.
-fn largest_card(cluster: &Cluster) -> MiB {
-    let nodes = cluster.nodes();
-    let cards = nodes
-        .iter()
-        .filter_map(|(node, _)| cluster.largest_card(*node));
-    cards.max().unwrap_or(MiB::ZERO)
-}
-
-/// What groups and all other pods ask and have, by quota. With each group: does what it asks count
-/// beyond what it has?
-fn demand_of<'a>(
-    pods: &[Located<Pod>],
-    queued: impl Iterator<Item = (&'a QueuedGroup, bool)>,
-    facts: &[QuotaFacts],
-    card: MiB,
-    options: &OutlookOptions,
-) -> Demand {
-    let mut demand = Demand::default();
-    let mut in_groups: Vec<&PodUid> = Vec::new();
-    for (QueuedGroup { group, pods, .. }, counts) in queued {
-        in_groups.extend(pods.iter().map(|pod| &pod.uid));
-        for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
-            let amounts = &role.pod.amounts;
-            let has = role.members.len() as u64;
-            let asks = if counts {
-                u64::from(role.replicas)
-            } else {
-                has
-            };
-            demand.ask(&group.quota, amounts, asks);
-            demand.have(&group.quota, amounts, has);
-        }
-    }
-    in_groups.sort_unstable();
-    let index = QuotaIndex::new(facts);
-    for Located { object: pod, .. } in pods.iter().filter(|pod| !is_over(&pod.object)) {
-        let is_grouped = pod_uid(pod).is_ok_and(|uid| in_groups.binary_search(&&uid).is_ok());
-        let Ok(mut amounts) = amounts_of(pod) else {
-            continue;
-        };
-        if is_grouped {
-            continue;
-        }
-        if let Ok(claim) = asked(pod, options.unit) {
-            amounts.extend(gpu_amounts(&claim, card));
-        }
-        let quota = index.of_pod(pod).quota;
-        demand.ask(&quota, &amounts, 1);
-        if !pod.spec.node_name.is_empty() {
-            demand.have(&quota, &amounts, 1);
-        }
-    }
-    demand
 }
 
 impl Objects {
@@ -313,14 +187,7 @@ impl Objects {
                 self.plans.push(plan);
             }
             "PriorityClass" => {
-                let value = object["value"].as_i64();
-                let value = value.and_then(|value| i32::try_from(value).ok());
-                let wrong = || ("value".to_owned(), "it is no whole number".to_owned());
-                let value = value.ok_or_else(wrong)?;
-                self.priorities.insert(name.to_owned(), value);
-                if object["globalDefault"] == true {
-                    self.priorities.insert(String::new(), value);
-                }
+                self.classes.enter(name, object).map_err(odd)?;
             }
             "Namespace" => {
                 let labels = BTreeMap::deserialize(&meta["labels"]).unwrap_or_default();
@@ -356,36 +223,26 @@ impl Objects {
 
     fn groups(
         &self,
-        input: &Input,
-        facts: &[QuotaFacts],
-        card: MiB,
+        pods: &[&Pod],
+        (books, card): (&QuotaBooks, MiB),
         options: &OutlookOptions,
         outlook: &mut Outlook,
     ) -> Vec<QueuedGroup> {
-        let none = BTreeMap::new();
-        let is_queued = |pod: &Pod| {
-            let labels = self.namespaces.get(&pod.metadata.namespace);
-            let ours = options
-                .schedulers
-                .iter()
-                .any(|one| one == scheduler_of(pod));
-            ours && is_queued(pod, labels.unwrap_or(&none))
-        };
-        let index = QuotaIndex::new(facts);
-        let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
-        let sources = GroupSources {
-            pods: &pods,
+        let sources = QueueSources {
+            pods,
             pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
             jobs: &self.jobs.iter().collect::<Vec<_>>(),
             plans: &self.plans.iter().collect::<Vec<_>>(),
-            quotas: &index,
-            priority: &|class| self.priorities.get(class).copied(),
-            is_queued: &is_queued,
-            unit: options.unit,
+            quotas: &books.index,
+            classes: &self.classes,
+            namespaces: &self.namespaces,
+            scope: &options.scope,
             card,
             now: options.now,
         };
-        let gathered = gather(sources, &mut ShapeMemo::default());
+        // As a controller that has just taken over, which has no memory of any group.
+        let ran = |_: &str, sight: WholeSight| sight.ran(None);
+        let gathered = queued_groups(sources, &mut ShapeMemo::default(), ran);
         let said = gathered.problems.iter().map(|problem| {
             let sublet_api::group::GroupProblem { of, error } = problem;
             format!("warning: {of}: {error}")
@@ -400,8 +257,7 @@ impl Outlook {
     fn decide(
         &mut self,
         cluster: &mut Cluster,
-        tree: &QuotaTree,
-        totals: &TreeTotals,
+        books: &QuotaBooks,
         queued: Vec<QueuedGroup>,
         now: Time,
     ) {
@@ -411,8 +267,8 @@ impl Outlook {
             QueueSnapshot {
                 engine: &mut cluster.engine,
                 nodes: &nodes,
-                tree,
-                totals,
+                tree: &books.tree,
+                totals: &books.totals,
                 groups: &groups,
                 hold: None,
                 breaks: &|_| false,
@@ -448,6 +304,10 @@ impl Outlook {
             .into_iter()
             .map(|queued| {
                 let fate = fates.remove(queued.group.id.as_str());
+                let fate = fate.filter(|fate| match fate {
+                    Fate::Waits { .. } => queued.waits(),
+                    _ => true,
+                });
                 let fate = fate.unwrap_or(Fate::Runs);
                 Standing { queued, fate }
             })
@@ -470,5 +330,37 @@ impl Outlook {
                 *position = *place;
             }
         }
+    }
+
+    /// What quotas have, and what is wrong with them.
+    fn show(&mut self, quotas: &[Located<ElasticQuota>], books: &QuotaBooks) {
+        let mut report = Report::default();
+        report.tell(quotas, &books.troubles);
+        let nameless = |quota: &&Located<ElasticQuota>| quota.object.metadata.name.is_empty();
+        for Located { origin, .. } in quotas.iter().filter(nameless) {
+            let (what, why) = ("an ElasticQuota".to_owned(), "it is missing".to_owned());
+            let odd = Unreadable::of(origin, what, "metadata.name", why);
+            report.unreadable.push(odd);
+        }
+        if !quotas.is_empty() {
+            // As the engine divides: who cannot start as things are has no part in it.
+            let idle = self.groups.iter().filter_map(|one| match &one.fate {
+                Fate::Waits { reason, .. } if !reason.has_part() => Some(&one.queued.group.id),
+                _ => None,
+            });
+            let idle: BTreeSet<&GroupId> = idle.collect();
+            let groups = self.groups.iter().map(|one| &one.queued);
+            let counts = |queued: &QueuedGroup| !idle.contains(&queued.group.id);
+            let demand = QuotaDemand::of_groups(groups, counts);
+            let figures = books.figures(&demand, MinScaling::On);
+            let all = books.facts.values();
+            let roots = all.filter(|facts| facts.is_root);
+            let roots = roots.map(|facts| &facts.quota.name).collect();
+            report.warn(&books.tree, &roots);
+            report.rows = rows(&books.tree, &books.totals, &figures);
+        }
+        self.quotas = report.rows;
+        self.unreadable.extend(report.unreadable);
+        self.notes.extend(report.notes);
     }
 }

@@ -3,8 +3,8 @@
 //! The JSON form is a promise to programs: fields are added, never renamed or taken away.
 
 use serde::Serialize;
-use sublet_model::Time;
-use sublet_queue::{Member, Slot};
+use sublet_model::{Grant, Time};
+use sublet_queue::{Member, Slot, quantity};
 
 use super::outlook::{Fate, Outlook, Standing};
 use crate::align::table;
@@ -68,6 +68,29 @@ struct SlotJson<'a> {
     role: &'a str,
     index: u32,
     node: &'a str,
+    devices: Vec<DeviceJson<'a>>,
+}
+
+/// A card of one container.
+#[derive(Serialize)]
+struct DeviceJson<'a> {
+    container: &'a str,
+    index: u16,
+}
+
+impl<'a> SlotJson<'a> {
+    fn of(slot: &'a Slot) -> SlotJson<'a> {
+        let device = |grant: &'a Grant| DeviceJson {
+            container: grant.container.as_str(),
+            index: grant.card.index.0,
+        };
+        SlotJson {
+            role: &slot.role,
+            index: slot.index,
+            node: slot.node.as_str(),
+            devices: slot.allocation.grants.iter().map(device).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -204,11 +227,7 @@ fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
             slots: places,
             victims: gone,
         } => {
-            slots.extend(places.iter().map(|slot| SlotJson {
-                role: &slot.role,
-                index: slot.index,
-                node: slot.node.as_str(),
-            }));
+            slots.extend(places.iter().map(SlotJson::of));
             victims.extend(gone.iter().map(|victim| victim.uid.as_str()));
         }
     }
@@ -264,20 +283,18 @@ fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing
     let mut text = String::new();
     if !quotas.is_empty() {
         let row = |row: &&Row| {
-            let max = row
-                .max
-                .map_or_else(|| "-".to_owned(), |max| max.to_string());
+            let amount = |amount: u64| quantity(&row.resource, amount);
             let json = quota_json(row);
             vec![
                 row.title(),
                 row.resource.to_string(),
-                row.min.to_string(),
-                max,
-                row.runtime.to_string(),
-                row.used.to_string(),
-                row.request.to_string(),
-                json.lent.to_string(),
-                json.borrowed.to_string(),
+                amount(row.min),
+                row.max.map_or_else(|| "-".to_owned(), amount),
+                amount(row.runtime),
+                amount(row.used),
+                amount(row.request),
+                amount(json.lent),
+                amount(json.borrowed),
             ]
         };
         let heading = [

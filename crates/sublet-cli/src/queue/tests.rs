@@ -1,8 +1,12 @@
 //! A cluster's queue from files: what starts, what waits and why, and bad input.
 
+mod as_in_a_cluster;
+
 use proptest::prelude::*;
 use serde_json::Value;
+use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
+use sublet_plan::Policy;
 
 use super::outlook::{OutlookOptions, outlook};
 use super::print::{Printing, Shown, answer};
@@ -20,8 +24,12 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
     // An hour after the objects were made.
     let now = Time::from_ms(1_795_604_400_000);
     let options = OutlookOptions {
-        unit: Unit::MiB,
-        schedulers: vec!["ours".to_owned()],
+        scope: QueueScope {
+            schedulers: ["ours".to_owned()].into(),
+            assign: None,
+            unit: Unit::MiB,
+        },
+        policy: Policy::default(),
         now,
     };
     let outlook = outlook(input, &options);
@@ -32,12 +40,17 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
 fn planned_by_queue(text: &str, format: Format) -> Answer {
     let mut input = Input::default();
     input.read("f", text);
-    let scope = ScopeArgs {
+    planned(input, &scope(), format).unwrap()
+}
+
+fn scope() -> ScopeArgs {
+    ScopeArgs {
         kubeconfig: None,
         scheduler_name: vec!["ours".to_owned()],
         memory_unit: MemoryUnit::default(),
-    };
-    planned(input, &scope, format).unwrap()
+        assign_scheduler: None,
+        policy: Policy::default(),
+    }
 }
 
 const NODE: &str = "
@@ -184,6 +197,7 @@ metadata:
 spec:
   nodeName: node-1
   schedulerName: ours
+  priority: 1000
   containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]
 "#;
 
@@ -301,7 +315,10 @@ fn the_json_form_is_as_promised() {
         fields(&json["groups"][1]),
         "group members message placed position priority quota reason state waitedMs"
     );
-    assert_eq!(fields(&json["groups"][0]["slots"][0]), "index node role");
+    assert_eq!(
+        fields(&json["groups"][0]["slots"][0]),
+        "devices index node role"
+    );
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sublet_api::object::Pod;
+use sublet_api::object::{Meta, Pod};
 use sublet_api::{
-    NoTotal, PodQuota, QuotaFacts, QuotaIndex, QuotaScope, amounts_of, elastic_quotas, keys,
-    node_amounts, tree_totals,
+    ElasticQuota, PodQuota, QuotaDemand, QuotaFacts, QuotaFigures, QuotaIndex, QuotaScope,
+    QuotaTrouble, amounts_of, elastic_quotas, no_total, node_amounts, quota_figures, sound_tree,
+    tree_totals,
 };
-use sublet_queue::{Amounts, MinScaling, Quota, QuotaProblem, QuotaTree, TreeTotals};
+use sublet_queue::{Amounts, MinScaling, QuotaProblem, QuotaTree, TreeTotals};
 
 use crate::plan::{Input, Located, Unreadable, settle};
 
@@ -49,15 +50,8 @@ pub(crate) struct Report {
     pub(crate) unreadable: Vec<Unreadable>,
     /// Lines for people.
     pub(crate) notes: Vec<String>,
-    /// What keeps a tree from being computed, a line each.
+    /// What keeps a tree from being divided, a line each.
     pub(crate) errors: Vec<String>,
-}
-
-/// What pods ask and have, by quota.
-#[derive(Debug, Default)]
-pub(crate) struct Demand {
-    asked: BTreeMap<Arc<str>, Amounts>,
-    used: BTreeMap<Arc<str>, Amounts>,
 }
 
 /// Computes what each quota is entitled to.
@@ -77,45 +71,102 @@ pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
         return report;
     }
     let demand = match input.pods.is_empty() {
-        true => Demand::of_quotas(&quotas),
-        false => Demand::of_pods(&input.pods, &quotas, &mut report),
+        true => of_quotas(&quotas),
+        false => of_pods(&input.pods, &quotas, &mut report),
     };
     let nodes = nodes(&input, &mut report);
     let scaling = match keep_minima {
         true => MinScaling::Off,
         false => MinScaling::On,
     };
-    report.enter_trees(&quotas, nodes.as_ref(), &demand, scaling);
+    let totals = tree_totals(&quotas, nodes.as_ref(), |quota| demand.used(quota));
+    let inside = quotas.iter();
+    let inside = inside.filter(|facts| facts.scope == QuotaScope::Tree);
+    let (tree, troubles) = sound_tree(inside.map(|facts| facts.quota.clone()).collect());
+    report.tell(&input.quotas, &troubles);
+    let trees: BTreeSet<&Arc<str>> = quotas.iter().map(|facts| &facts.quota.tree).collect();
+    let lost = trees.into_iter().filter(|tree| !totals.contains_key(*tree));
+    let lost = lost.map(|tree| no_total(tree).what);
+    report.errors.extend(lost);
+    let roots = quotas.iter().filter(|facts| facts.is_root);
+    let roots = roots.map(|facts| &facts.quota.name).collect();
+    report.warn(&tree, &roots);
+    let figures = quota_figures(&tree, &totals, &demand, scaling);
+    report.rows = rows(&tree, &totals, &figures);
     report
 }
 
-/// The same for what somebody else has counted; what a quota says wrong is told here.
-pub(crate) fn of_demand(input: &Input, demand: &Demand, nodes: Option<&Amounts>) -> Report {
-    let mut report = Report::default();
-    let quotas = facts(input, &mut report);
-    report.enter_trees(&quotas, nodes, demand, MinScaling::On);
-    report
-}
-
-fn by_tree(quotas: &[QuotaFacts]) -> BTreeMap<Arc<str>, Vec<&QuotaFacts>> {
-    let mut trees: BTreeMap<Arc<str>, Vec<&QuotaFacts>> = BTreeMap::new();
-    for quota in quotas {
-        trees
-            .entry(quota.quota.tree.clone())
-            .or_default()
-            .push(quota);
+/// What each quota has of each resource, tree by tree. A tree that has nothing to divide has no rows.
+pub(crate) fn rows(
+    tree: &QuotaTree,
+    totals: &TreeTotals,
+    figures: &BTreeMap<Arc<str>, QuotaFigures>,
+) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let known = tree.quotas();
+    let known = known.filter(|(quota, _)| totals.contains_key(&quota.tree));
+    for (quota, depth) in known {
+        let Some(has) = figures.get(&quota.name) else {
+            continue;
+        };
+        for (resource, &request) in &has.request {
+            let of = |amounts: &Amounts| amounts.get(resource).copied();
+            rows.push(Row {
+                tree: quota.tree.clone(),
+                depth,
+                name: quota.name.clone(),
+                parent: quota.parent.clone(),
+                resource: resource.clone(),
+                min: of(&quota.min).unwrap_or(0),
+                max: of(&quota.max),
+                request,
+                runtime: of(&has.runtime).unwrap_or(0),
+                used: of(&has.used).unwrap_or(0),
+            });
+        }
     }
-    trees
+    // Stable: each parent stays before its children.
+    rows.sort_by(|a, b| a.tree.cmp(&b.tree));
+    rows
 }
 
-fn no_total(tree: &Arc<str>) -> String {
-    let key = keys::QUOTA_TOTAL;
-    match &**tree {
-        "" => format!(
-            "nothing says what there is to divide: add the nodes, or the annotation {key} to the quota \
-             at the top"
-        ),
-        _ => NoTotal(tree.clone()).to_string(),
+impl Report {
+    /// Tells what is wrong with quotas, where they stand.
+    pub(crate) fn tell(
+        &mut self,
+        quotas: &[Located<ElasticQuota>],
+        troubles: &BTreeMap<Arc<str>, QuotaTrouble>,
+    ) {
+        for Located { origin, object } in quotas {
+            let Meta {
+                namespace, name, ..
+            } = &object.metadata;
+            // Of two quotas of one name both are called by their namespaces too.
+            let both = || troubles.get(&*format!("{namespace}/{name}"));
+            let Some(QuotaTrouble { field, what }) = troubles.get(&**name).or_else(both) else {
+                continue;
+            };
+            let odd = Unreadable::of(origin, title(name), field, what.clone());
+            self.unreadable.push(odd);
+        }
+    }
+
+    /// Warns of what a tree promises and cannot keep. `roots`: quotas at the top of trees of their own.
+    pub(crate) fn warn(&mut self, tree: &QuotaTree, roots: &BTreeSet<&Arc<str>>) {
+        for problem in tree.problems() {
+            match &problem {
+                // Of a tree's own root Koordinator checks no sum.
+                QuotaProblem::ChildrenAboveMin { quota, .. } if roots.contains(quota) => {}
+                _ => self.notes.push(format!("warning: {problem}")),
+            }
+        }
+    }
+}
+
+fn title(quota: &str) -> String {
+    match quota {
+        "" => "an ElasticQuota".to_owned(),
+        name => format!("ElasticQuota {name}"),
     }
 }
 
@@ -125,13 +176,8 @@ fn facts(input: &Input, report: &mut Report) -> Vec<QuotaFacts> {
     let mut all = Vec::new();
     for (Located { origin, object }, facts) in input.quotas.iter().zip(read) {
         let name = &object.metadata.name;
-        let odd = |field: &str, problem: String| {
-            let what = match name.is_empty() {
-                true => "an ElasticQuota".to_owned(),
-                false => format!("ElasticQuota {name}"),
-            };
-            Unreadable::of(origin, what, field, problem)
-        };
+        let odd =
+            |field: &str, problem: String| Unreadable::of(origin, title(name), field, problem);
         match facts {
             _ if name.is_empty() => {
                 let problem = "it is missing".to_owned();
@@ -151,7 +197,7 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
     let mut sum = None;
     for Located { origin, object } in &input.nodes {
         match node_amounts(object) {
-            Ok(amounts) => add(sum.get_or_insert_default(), &amounts),
+            Ok(amounts) => add(sum.get_or_insert_default(), amounts),
             Err(error) => {
                 let what = format!("node {}", object.metadata.name);
                 let odd = Unreadable::of(origin, what, error.field(), error.to_string());
@@ -162,178 +208,61 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
     sum
 }
 
-fn add(sum: &mut Amounts, amounts: &Amounts) {
-    add_times(sum, amounts, 1);
-}
-
-fn add_times(sum: &mut Amounts, amounts: &Amounts, times: u64) {
+/// Adds amounts; nothing is ever too much to count.
+pub(crate) fn add(sum: &mut Amounts, amounts: Amounts) {
     for (resource, amount) in amounts {
-        let sum = sum.entry(resource.clone()).or_default();
-        *sum = sum.saturating_add(amount.saturating_mul(times));
+        let sum: &mut u64 = sum.entry(resource).or_default();
+        *sum = sum.saturating_add(amount);
     }
 }
 
-impl Demand {
-    /// So many members of a quota ask that.
-    pub(crate) fn ask(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
-        let sum = self.asked.entry(quota.clone()).or_default();
-        add_times(sum, amounts, times);
+/// What the quotas' controller last wrote. What stands on a quota with others below it is their sum,
+/// and would count twice.
+fn of_quotas(quotas: &[QuotaFacts]) -> QuotaDemand {
+    let mut demand = QuotaDemand::default();
+    let parents: BTreeSet<&Arc<str>> = quotas
+        .iter()
+        .filter_map(|quota| quota.quota.parent.as_ref())
+        .collect();
+    for facts in quotas
+        .iter()
+        .filter(|facts| !parents.contains(&facts.quota.name))
+    {
+        let name = &facts.quota.name;
+        demand.ask(name, &facts.request, 1);
+        demand.have(name, &facts.used, 1);
     }
+    demand
+}
 
-    /// So many have it.
-    pub(crate) fn have(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
-        let sum = self.used.entry(quota.clone()).or_default();
-        add_times(sum, amounts, times);
-    }
-
-    /// What the quotas' controller last wrote. What stands on a quota with others below it is
-    /// their sum, and would count twice.
-    fn of_quotas(quotas: &[QuotaFacts]) -> Demand {
-        let mut demand = Demand::default();
-        let parents: BTreeSet<&Arc<str>> = quotas
-            .iter()
-            .filter_map(|quota| quota.quota.parent.as_ref())
-            .collect();
-        for facts in quotas
-            .iter()
-            .filter(|facts| !parents.contains(&facts.quota.name))
-        {
-            let name = &facts.quota.name;
-            demand.asked.insert(name.clone(), facts.request.clone());
-            demand.used.insert(name.clone(), facts.used.clone());
+fn of_pods(pods: &[Located<Pod>], quotas: &[QuotaFacts], report: &mut Report) -> QuotaDemand {
+    let mut demand = QuotaDemand::default();
+    let index = QuotaIndex::new(quotas);
+    for Located { origin, object } in pods {
+        let meta = &object.metadata;
+        let what = || format!("pod {}/{}", meta.namespace, meta.name);
+        let PodQuota { quota, unknown } = index.of_pod(object);
+        if let Some(unknown) = unknown {
+            report.notes.push(format!(
+                "warning: {}: its label names the quota {unknown}, which is not there; it counts as \
+                 if it had no label",
+                what()
+            ));
         }
-        demand
-    }
-
-    fn of_pods(pods: &[Located<Pod>], quotas: &[QuotaFacts], report: &mut Report) -> Demand {
-        let mut demand = Demand::default();
-        let index = QuotaIndex::new(quotas);
-        for Located { origin, object } in pods {
-            let meta = &object.metadata;
-            let what = || format!("pod {}/{}", meta.namespace, meta.name);
-            let PodQuota { quota, unknown } = index.of_pod(object);
-            if let Some(unknown) = unknown {
-                report.notes.push(format!(
-                    "warning: {}: its label names the quota {unknown}, which is not there; it counts \
-                     as if it had no label",
-                    what()
-                ));
-            }
-            match amounts_of(object) {
-                Ok(amounts) => {
-                    add(demand.asked.entry(quota.clone()).or_default(), &amounts);
-                    if !object.spec.node_name.is_empty() {
-                        add(demand.used.entry(quota).or_default(), &amounts);
-                    }
+        match amounts_of(object) {
+            Ok(amounts) => {
+                demand.ask(&quota, &amounts, 1);
+                if !object.spec.node_name.is_empty() {
+                    demand.have(&quota, &amounts, 1);
                 }
-                Err(error) => report.unreadable.push(Unreadable::of(
-                    origin,
-                    what(),
-                    "spec.containers",
-                    error.to_string(),
-                )),
             }
-        }
-        demand
-    }
-
-    fn asked(&self, quota: &str, resource: &str) -> u64 {
-        let amounts = self.asked.get(quota);
-        amounts
-            .and_then(|amounts| amounts.get(resource))
-            .copied()
-            .unwrap_or(0)
-    }
-
-    /// What a quota's pods have.
-    pub(crate) fn used(&self, quota: &str) -> Amounts {
-        self.used.get(quota).cloned().unwrap_or_default()
-    }
-}
-
-impl Report {
-    fn enter_trees(
-        &mut self,
-        quotas: &[QuotaFacts],
-        nodes: Option<&Amounts>,
-        demand: &Demand,
-        scaling: MinScaling,
-    ) {
-        let totals = tree_totals(quotas, nodes, |quota| demand.used(quota));
-        for (name, members) in by_tree(quotas) {
-            match totals.contains_key(&name) {
-                true => self.enter_tree(&members, &totals, demand, scaling),
-                false => self.errors.push(no_total(&name)),
-            }
+            Err(error) => report.unreadable.push(Unreadable::of(
+                origin,
+                what(),
+                "spec.containers",
+                error.to_string(),
+            )),
         }
     }
-
-    fn enter_tree(
-        &mut self,
-        members: &[&QuotaFacts],
-        totals: &TreeTotals,
-        demand: &Demand,
-        scaling: MinScaling,
-    ) {
-        let inside = members
-            .iter()
-            .filter(|facts| facts.scope == QuotaScope::Tree);
-        let quotas: Vec<Quota> = inside.map(|facts| facts.quota.clone()).collect();
-        let tree = match QuotaTree::new(quotas) {
-            Ok(tree) => tree,
-            Err(error) => return self.errors.push(error.to_string()),
-        };
-        let facts: BTreeMap<&str, &QuotaFacts> = members
-            .iter()
-            .map(|&facts| (&*facts.quota.name, facts))
-            .collect();
-        for problem in tree.problems() {
-            // Of a tree's own root Koordinator checks no sum.
-            let is_root = |quota: &str| facts.get(quota).is_some_and(|facts| facts.is_root);
-            match &problem {
-                QuotaProblem::ChildrenAboveMin { quota, .. } if is_root(quota) => {}
-                _ => self.notes.push(format!("warning: {problem}")),
-            }
-        }
-        let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
-        for (quota, _) in tree.quotas() {
-            for above in tree.path(&quota.name) {
-                add(
-                    used.entry(&above.name).or_default(),
-                    &demand.used(&quota.name),
-                );
-            }
-        }
-        let resources = tree.resources();
-        let entitled: BTreeMap<&Arc<str>, _> = resources
-            .iter()
-            .map(|resource| {
-                let asked = |quota: &str| demand.asked(quota, resource);
-                (
-                    resource,
-                    tree.entitlements(resource, totals, asked, scaling),
-                )
-            })
-            .collect();
-        for (quota, depth) in tree.quotas() {
-            for (&resource, entitled) in &entitled {
-                let Some(has) = entitled.get(&quota.name) else {
-                    continue;
-                };
-                let of = |amounts: &Amounts| amounts.get(resource).copied();
-                self.rows.push(Row {
-                    tree: quota.tree.clone(),
-                    depth,
-                    name: quota.name.clone(),
-                    parent: quota.parent.clone(),
-                    resource: resource.clone(),
-                    min: of(&quota.min).unwrap_or(0),
-                    max: of(&quota.max),
-                    request: has.request,
-                    runtime: has.runtime,
-                    used: used.get(&*quota.name).and_then(of).unwrap_or(0),
-                });
-            }
-        }
-    }
+    demand
 }

@@ -231,10 +231,6 @@ fn nothing_to_compute_is_said() {
             &*quota("a '' 1 4", ""),
             "nothing says what there is to divide",
         ),
-        (
-            &*[node(4), quota("a b 1 4", "")].concat(),
-            "parent b, which is not there",
-        ),
         ("kind: ElasticQuota\nspec: 7", "spec"),
     ] {
         let answer = asked(&[text], Format::Table);

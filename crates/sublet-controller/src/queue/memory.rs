@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sublet_api::group::ShapeMemo;
+use sublet_api::group::{ShapeMemo, WholeSight};
 use sublet_model::{Pauses, Time};
 use sublet_queue::{QueueHold, QueueMemo};
 
@@ -63,17 +63,6 @@ pub(crate) struct Memory {
     pub(crate) hold: Option<QueueHold>,
     /// What was last written, by where, and when.
     written: BTreeMap<String, (Value, Time)>,
-}
-
-/// What is seen of a group that may have run as a whole.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WholeSight {
-    /// It has its minimum on nodes now.
-    pub(crate) is_whole: bool,
-    /// Somebody of it is on a node and does not go.
-    pub(crate) stays: bool,
-    /// A plan has slots for all of its minimum.
-    pub(crate) is_starting: bool,
 }
 
 /// What was told last of something.
@@ -197,18 +186,13 @@ impl Memory {
         self.given_up.get(group).map(|given_up| given_up.until)
     }
 
-    /// Did the group run as a whole since somebody of it is there? A leader that takes over does not
-    /// know it: who has members on nodes and is not about to start did, as in Koordinator, because
-    /// nobody who runs may be taken for somebody who came too early.
+    /// Did the group run as a whole since somebody of it is there?
     pub(crate) fn ran_whole(&mut self, group: &str, sight: WholeSight) -> bool {
-        if !sight.stays {
-            self.whole.insert(group.to_owned(), false);
-            return sight.is_whole;
-        }
-        let known = self.whole.entry(group.to_owned());
-        let ran = known.or_insert(!sight.is_starting);
-        *ran |= sight.is_whole;
-        *ran
+        let ran = sight.ran(self.whole.get(group).copied());
+        // Once nobody of it is left it begins anew.
+        let known = sight.stays && ran;
+        self.whole.insert(group.to_owned(), known);
+        ran
     }
 
     /// Only these groups are there. What is known of other objects is forgotten after a while.

@@ -5,9 +5,8 @@
 //! API server does not have: plans say what was decided, pods what they have, and groups since when
 //! they wait.
 //!
-//! Suggested reading order: seen, watching; amounts, steps, memory, round, told, teller.
+//! Suggested reading order: seen, watching; steps, memory, round, told, teller.
 
-mod amounts;
 mod memory;
 mod round;
 mod seen;
@@ -25,7 +24,9 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
+use sublet_api::group::QueueScope;
 use sublet_model::{Pauses, Time};
+use sublet_plan::{EngineOptions, Policy, StockRules};
 use sublet_replicas::leader::{Leadership, Tenure};
 use sublet_tasks::Vital;
 use sublet_telemetry::metrics::ControllerMetrics;
@@ -38,8 +39,6 @@ use round::{QueueLook, Round};
 use steps::{Step, Then};
 use teller::{Room, Teller};
 use watching::Watching;
-
-pub(crate) use round::QueueScope;
 
 /// Its name in logs and metrics, and as field manager.
 pub(crate) const QUEUE: &str = "sublet-queue";
@@ -63,6 +62,8 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_se
 /// What the queue needs.
 pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
+    /// How to choose among places that fit: as the extender does.
+    pub(crate) policy: Policy,
     /// The labels of namespaces.
     pub(crate) known: Known,
     /// Starts its watches.
@@ -105,7 +106,7 @@ pub(crate) async fn keep_queue(
 impl QueueKeeper {
     async fn in_office(&self, pen: &Pen, epoch: u64, names: &mut u64) -> std::convert::Infallible {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
-        let watching = Watching::begin(&pen.client, self.scope.unit, &self.vital);
+        let watching = Watching::begin(&pen.client, self.engine(), &self.vital);
         watching.ready().await;
         let teller = Teller::begin(pen, &self.vital);
         tracing::info!(epoch, "the queue is kept");
@@ -134,6 +135,15 @@ impl QueueKeeper {
             let news = watching.board.news.notified();
             let _news = tokio::time::timeout(AGAIN, news).await;
             tokio::time::sleep(rest).await;
+        }
+    }
+
+    fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            unit: self.scope.unit,
+            // A plan that the stock scheduler would refuse is none.
+            stock: StockRules::Here,
+            ..EngineOptions::of(self.policy.clone())
         }
     }
 

@@ -1,29 +1,31 @@
 //! One look at everything, and what comes of it. Pure: the engine decides, and here its decisions
 //! become plans, and plans become steps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sublet_api::gang_plan::{
     GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
 };
-use sublet_api::group::{Gathered, GroupSources, QueuedGroup, ShapeMemo, gather, is_queued};
+use sublet_api::group::{
+    Gathered, NamespaceLabels, QueueScope, QueueSources, QueuedGroup, queued_groups,
+};
 use sublet_api::object::Pod;
-use sublet_api::{QuotaIndex, Victim, pod_uid, scheduler_of};
+use sublet_api::{QuotaBooks, QuotaGround, Victim, has_gate, is_over, largest_card, pod_uid};
 use sublet_client::{Act, Write};
-use sublet_model::{MiB, PodUid, Standing, Time, Unit};
-use sublet_queue::{Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan};
+use sublet_model::Time;
+use sublet_plan::Engine;
+use sublet_queue::{
+    Amounts, Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
+};
 use sublet_scheduler::Sight;
 
-use super::amounts::{Books, largest_card};
-use super::memory::{Memory, WholeSight};
-use super::seen::{Seen, SeenPlan, counts, is_in_queue};
+use super::memory::Memory;
+use super::seen::{Seen, SeenPlan, counts};
 use super::steps::{Scene, Step, Then, plan_address, replacement};
 use super::teller::Room;
 use super::told::{Tellings, Told, tell};
-use crate::admission::{has_gate, scheduler_for};
-use crate::known::NamespaceLabels;
 
 /// How long members with a place wait for the others where nothing is said, as in Koordinator.
 const WAITS_S: u32 = 600;
@@ -33,17 +35,6 @@ const VICTIMS_S: u32 = 120;
 
 /// A pod that may have a slot, and which one if it is to be a certain one.
 type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
-
-/// Who queues.
-#[derive(Debug, Clone)]
-pub(crate) struct QueueScope {
-    /// The schedulers that ask Sublet.
-    pub(crate) schedulers: BTreeSet<String>,
-    /// The scheduler of pods that name none, where their namespace does not say it.
-    pub(crate) assign: Option<String>,
-    /// What one `aliyun.com/gpu-mem` is.
-    pub(crate) unit: Unit,
-}
 
 /// What is looked at.
 pub(crate) struct QueueLook<'a> {
@@ -68,20 +59,6 @@ pub(crate) struct Round {
     pub(crate) told: Told,
 }
 
-impl QueueScope {
-    /// Is the pod, or the template of one, such that it queues? `labels`: its namespace's.
-    pub(crate) fn queues(&self, pod: &Pod, labels: Option<&BTreeMap<String, String>>) -> bool {
-        let none = BTreeMap::new();
-        let labels = labels.unwrap_or(&none);
-        // A template has no name, and its pods get their scheduler when they are created.
-        let scheduler = match pod.metadata.name.is_empty() {
-            true => scheduler_for(pod, labels, self.assign.as_deref()),
-            false => scheduler_of(pod),
-        };
-        self.schedulers.contains(scheduler) && is_queued(pod, labels)
-    }
-}
-
 impl QueueLook<'_> {
     /// Looks at everything once.
     pub(crate) fn round(
@@ -91,10 +68,8 @@ impl QueueLook<'_> {
         names: &mut u64,
     ) -> Round {
         let mut round = Round::default();
-        let card = largest_card(sight.engine);
-        let books = Books::of(self.seen, sight.engine, self.scope.unit);
-        let mut gathered = self.gather(&books.index, card, &mut memory.shapes);
-        self.remember(&mut gathered, memory);
+        let books = self.books(sight.engine);
+        let gathered = self.gather(&books, sight.engine, memory);
         let groups: BTreeMap<&str, &QueuedGroup> = gathered
             .groups
             .iter()
@@ -128,66 +103,45 @@ impl QueueLook<'_> {
         round
     }
 
-    fn gather(&self, index: &QuotaIndex, card: MiB, shapes: &mut ShapeMemo) -> Gathered {
-        // Who was asked to go is no member any more, and its group waits again.
-        let stays = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+    fn books(&self, engine: &Engine) -> QuotaBooks {
+        let mut nodes = Amounts::new();
+        for (resource, amount) in self.seen.nodes.values().flatten() {
+            let sum = nodes.entry(resource.clone()).or_default();
+            *sum = sum.saturating_add(*amount);
+        }
         let pods = self.seen.pods.values().map(|pod| &**pod);
-        let pods: Vec<&Pod> = pods.filter(stays).collect();
+        let pods = pods.filter(|pod| !pod.spec.node_name.is_empty() && !is_over(pod));
+        let ground = QuotaGround {
+            engine,
+            nodes: Some(&nodes),
+            pods: &pods.collect::<Vec<_>>(),
+            unit: self.scope.unit,
+        };
+        QuotaBooks::of(self.seen.quotas.values(), ground)
+    }
+
+    fn gather(&self, books: &QuotaBooks, engine: &Engine, memory: &mut Memory) -> Gathered {
         let groups = self.seen.pod_groups.values();
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
-        let default = self.seen.default_priority();
-        let class = |name: &str| match name {
-            "" => default,
-            name => self.seen.classes.get(name).map(|class| class.value),
-        };
-        let is_queued = |pod: &Pod| {
-            is_in_queue(pod)
-                || self
-                    .scope
-                    .queues(pod, self.namespaces.get(&pod.metadata.namespace))
-        };
-        let sources = GroupSources {
-            pods: &pods,
+        let pods = self.seen.pods.values().map(|pod| &**pod);
+        let sources = QueueSources {
+            pods: &pods.collect::<Vec<_>>(),
             pod_groups: &groups.map(|group| &group.facts).collect::<Vec<_>>(),
             jobs: &self.seen.jobs.values().collect::<Vec<_>>(),
             plans: &plans.collect::<Vec<_>>(),
-            quotas: index,
-            priority: &class,
-            is_queued: &is_queued,
-            unit: self.scope.unit,
-            card,
+            quotas: &books.index,
+            classes: &self.seen.classes,
+            namespaces: self.namespaces,
+            scope: self.scope,
+            card: largest_card(engine),
             now: self.now,
         };
-        gather(sources, shapes)
-    }
-
-    /// Says of each group whether it ran as a whole, which its pods do not say once one is gone.
-    fn remember(&self, gathered: &mut Gathered, memory: &mut Memory) {
-        let plans = self.seen.plans.values();
-        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
-        let parts: Vec<&PlannedGroup> = plans.flat_map(|plan| &plan.groups).collect();
-        let victims = parts.iter().flat_map(|part| &part.victims);
-        let victims: BTreeSet<&PodUid> = victims.map(|victim| &victim.uid).collect();
-        let mut planned: BTreeMap<&str, usize> = BTreeMap::new();
-        for part in &parts {
-            *planned.entry(&part.id).or_default() += part.slots.len();
-        }
-        for queued in &mut gathered.groups {
-            let group = &mut queued.group;
-            // Who goes for others begins anew.
-            let stays = group.members().any(|(_, member)| {
-                member.standing == Standing::Bound && !victims.contains(&member.uid)
-            });
-            let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
-            let planned = planned.get(group.id.as_str()).copied().unwrap_or(0);
-            let sight = WholeSight {
-                is_whole: group.satisfied,
-                stays,
-                is_starting: planned as u64 >= min,
-            };
-            group.satisfied = memory.ran_whole(group.id.as_str(), sight);
-        }
+        let mut shapes = std::mem::take(&mut memory.shapes);
+        let ran = |group: &str, sight| memory.ran_whole(group, sight);
+        let gathered = queued_groups(sources, &mut shapes, ran);
+        memory.shapes = shapes;
+        gathered
     }
 
     /// What is due for all plans. False: one is not as it should be yet, so nothing new is decided.
@@ -230,19 +184,12 @@ impl QueueLook<'_> {
         &self,
         sight: &mut Sight<'_>,
         gathered: &Gathered,
-        books: &Books,
+        books: &QuotaBooks,
         memory: &mut Memory,
     ) -> Vec<QueueDecision> {
-        let group = |queued: &QueuedGroup| {
-            let pods = queued.pods.iter();
-            let mut pods = pods.filter_map(|pod| self.seen.pods.get(pod.uid.as_str()));
-            // Who never queued is nobody's victim.
-            let queued_once = pods.any(|pod| is_in_queue(pod)) || queued.job.is_some();
-            Group {
-                not_before: memory.not_before(queued.group.id.as_str()),
-                preemptible: queued.group.preemptible && queued_once,
-                ..queued.group.clone()
-            }
+        let group = |queued: &QueuedGroup| Group {
+            not_before: memory.not_before(queued.group.id.as_str()),
+            ..queued.group.clone()
         };
         let groups: Vec<Group> = gathered.groups.iter().map(group).collect();
         plan(

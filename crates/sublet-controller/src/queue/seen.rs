@@ -11,14 +11,13 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 use sublet_api::gang_plan::{GangPlan, GangPlanObject, SlotMark, slot_to_json};
 use sublet_api::group::{
-    JobFacts, JobName, JobProgress, PodGroupFacts, job_kind, read_job, read_pod_group,
+    JobFacts, JobName, JobProgress, PodGroupFacts, PriorityClasses, job_kind, read_job,
+    read_pod_group,
 };
 use sublet_api::object::{Node, Pod};
 use sublet_api::{ElasticQuota, is_over, keys, node_amounts};
 use sublet_client::Change;
 use sublet_queue::Amounts;
-
-use crate::admission::has_gate;
 
 /// Everything that is seen.
 #[derive(Debug, Default)]
@@ -37,22 +36,14 @@ pub(crate) struct Seen {
     pub(crate) jobs: BTreeMap<JobName, JobFacts>,
     /// Plans, by name; none where one cannot be read.
     pub(crate) plans: BTreeMap<String, SeenPlan>,
-    /// PriorityClasses, by name.
-    pub(crate) classes: BTreeMap<String, SeenClass>,
+    /// PriorityClasses.
+    pub(crate) classes: PriorityClasses,
     /// Which lists are being read, and what they have had so far.
     listed: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// API group or kind, namespace, name.
 pub(crate) type Address = (String, String, String);
-
-/// A PriorityClass.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SeenClass {
-    pub(crate) value: i32,
-    /// It counts where none is named.
-    is_default: bool,
-}
 
 /// A PodGroup.
 #[derive(Debug, Clone)]
@@ -188,8 +179,8 @@ impl Seen {
                     });
                 }
                 if kind == "PriorityClass" {
-                    let at = |name: &String| (word.clone(), String::new(), name.clone());
-                    self.classes.retain(|name, _| stays(&at(name)));
+                    let at = |name: &str| (word.clone(), String::new(), name.to_owned());
+                    self.classes.retain(|name| stays(&at(name)));
                 }
             }
             Change::Set(object) => {
@@ -228,12 +219,8 @@ impl Seen {
             }
         };
         if kind == "PriorityClass" {
-            let value = object["value"]
-                .as_i64()
-                .and_then(|value| i32::try_from(value).ok());
-            if let Some(value) = value {
-                let is_default = object["globalDefault"] == Value::Bool(true);
-                self.classes.insert(at.2, SeenClass { value, is_default });
+            if let Err(error) = self.classes.enter(&at.2, &object) {
+                tracing::warn!(object = text(&at), %error, "it cannot be read");
             }
             return;
         }
@@ -268,13 +255,6 @@ impl Seen {
             why: wrong.to_string(),
         };
         self.unreadable.insert(at, unread);
-    }
-
-    /// The priority of those who name no class. Of several defaults the lowest counts, as the API
-    /// server's own admission has it.
-    pub(crate) fn default_priority(&self) -> Option<i32> {
-        let classes = self.classes.values().filter(|class| class.is_default);
-        classes.map(|class| class.value).min()
     }
 
     /// A pod was let go to its slot, by a write of ours.
@@ -326,11 +306,6 @@ fn address(kind: &str, object: &DynamicObject) -> Address {
 
 fn text(at: &Address) -> String {
     format!("{} {}/{}", at.0, at.1, at.2)
-}
-
-/// Has the pod a part in the queue already?
-pub(crate) fn is_in_queue(pod: &Pod) -> bool {
-    has_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
 }
 
 /// Does the pod still hold what it has, or may it come to hold something?

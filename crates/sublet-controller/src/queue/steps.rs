@@ -23,7 +23,7 @@ use sublet_queue::protocol::{
 
 use super::memory::Memory;
 use super::seen::Seen;
-use crate::admission::has_gate;
+use sublet_api::has_gate;
 
 /// One write, and what is so once it is done.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS};
+use sublet_api::group::QueueScope;
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::node_rules;
 use sublet_api::{NodeDefaults, facts_with_stock, keys};
@@ -22,7 +23,7 @@ use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
 use sublet_scheduler::Sight;
 
 use super::memory::Memory;
-use super::round::{QueueLook, QueueScope, Round};
+use super::round::{QueueLook, Round};
 use super::seen::Seen;
 use super::steps::{Step, Then, mark_of};
 use super::teller::Room;
@@ -439,31 +440,4 @@ fn a_part_of_a_gang_that_never_ran_goes() {
     assert_eq!(acts(&world.look().steps), [""; 0]);
     world.now += 3_600_000;
     assert_eq!(acts(&world.look().steps), ["evict", "evict"]);
-}
-
-/// Jobs whose pods get their scheduler from their namespace queue before they have pods.
-#[test]
-fn a_template_has_the_scheduler_that_its_pods_get() {
-    let scope = QueueScope {
-        schedulers: ["sublet-scheduler".to_owned()].into(),
-        assign: None,
-        unit: Unit::MiB,
-    };
-    let assigned: BTreeMap<String, String> = [
-        (keys::QUEUE_LABEL.to_owned(), "enabled".to_owned()),
-        (
-            keys::ASSIGN_SCHEDULER_LABEL.to_owned(),
-            "sublet-scheduler".to_owned(),
-        ),
-    ]
-    .into();
-    let template = Pod::default();
-    assert!(scope.queues(&template, Some(&assigned)));
-    // A pod that is there has what it has.
-    let mut pod = template.clone();
-    pod.metadata.name = "p".to_owned();
-    assert!(!scope.queues(&pod, Some(&assigned)));
-    let mut elsewhere = template;
-    elsewhere.spec.scheduler_name = "theirs".to_owned();
-    assert!(!scope.queues(&elsewhere, Some(&assigned)));
 }

@@ -6,19 +6,21 @@
 mod problems;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
 use sublet_api::group::{GangName, Gathered, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, keys};
+use sublet_api::{ElasticQuota, QuotaBooks, QuotaDemand, QuotaFigures, keys};
 use sublet_client::{Act, ObjectAddress, Write};
 use sublet_model::Standing;
-use sublet_queue::{Amounts, QueueDecision, QueueReason, QueueVictim};
+use sublet_queue::{
+    Amounts, GroupId, MinScaling, QueueDecision, QueueReason, QueueVictim, quantity,
+};
 
 use super::QUEUE;
-use super::amounts::{Books, Figures};
 use super::memory::{FIGURES_MS, Memory, STATUS_MS};
 use super::round::QueueLook;
 use super::seen::{Address, SeenPodGroup};
@@ -31,7 +33,7 @@ const TELLING_PODS: usize = 8;
 /// What is to be told of.
 pub(crate) struct Tellings<'a> {
     pub(crate) look: &'a QueueLook<'a>,
-    pub(crate) books: &'a Books,
+    pub(crate) books: &'a QuotaBooks,
     pub(crate) gathered: &'a Gathered,
     pub(crate) decisions: &'a [QueueDecision],
     /// Was anything decided this time? If not, earlier reasons still hold.
@@ -248,14 +250,17 @@ impl Tellings<'_> {
 
     /// What quotas have, and what they are entitled to.
     fn quotas(&self, memory: &mut Memory, told: &mut Told) {
-        let figures = self.books.figures(self.gathered);
+        let figures = self.decided.then(|| self.figures());
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;
             let place = format!("{group} quota {namespace}/{name}");
             self.quota_problem((&place, at, quota), memory, &mut told.events);
             // Where two have one name, both are called by their namespaces too.
             let both = format!("{namespace}/{name}");
-            let own = figures.get(name.as_str()).or_else(|| figures.get(&*both));
+            let own = figures.as_ref().and_then(|figures| {
+                let own = figures.get(name.as_str());
+                own.or_else(|| figures.get(&*both))
+            });
             let Some(of_quota) = own else {
                 continue;
             };
@@ -279,6 +284,19 @@ impl Tellings<'_> {
         }
     }
 
+    /// What quotas have, ask and are entitled to, as the engine divides: who cannot start as things
+    /// are has no part in it.
+    fn figures(&self) -> BTreeMap<Arc<str>, QuotaFigures> {
+        let idle = self.decisions.iter().filter_map(|decision| match decision {
+            QueueDecision::Explain { group, reason, .. } if !reason.has_part() => Some(group),
+            _ => None,
+        });
+        let idle: BTreeSet<&GroupId> = idle.collect();
+        let counts = |queued: &QueuedGroup| !idle.contains(&queued.group.id);
+        let demand = QuotaDemand::of_groups(&self.gathered.groups, counts);
+        self.books.figures(&demand, MinScaling::On)
+    }
+
     /// What is wrong with a quota. `place`: what it is called in memory.
     fn quota_problem(
         &self,
@@ -287,8 +305,11 @@ impl Tellings<'_> {
         told: &mut Vec<Write>,
     ) {
         let (group, namespace, name) = at;
-        let problem = self.books.problems.get(name.as_str());
+        let troubles = &self.books.troubles;
+        let both = || troubles.get(&*format!("{namespace}/{name}"));
+        let problem = troubles.get(name.as_str()).or_else(both);
         let place = format!("{place} problem");
+        let problem = problem.map(ToString::to_string);
         let Some(problem) =
             problem.filter(|problem| memory.tells(&place, "NotInTree", problem, self.look.now))
         else {
@@ -296,7 +317,7 @@ impl Tellings<'_> {
         };
         let (version, uid) = (format!("{group}/v1alpha1"), &quota.metadata.uid);
         let about = reference(&version, "ElasticQuota", namespace, name, uid);
-        told.push(self.event(&about, "Warning", "NotInTree", problem));
+        told.push(self.event(&about, "Warning", "NotInTree", &problem));
     }
 
     fn event(&self, about: &Value, kind: &'static str, reason: &'static str, text: &str) -> Write {
@@ -317,13 +338,14 @@ fn explained(
     position: u32,
     reason: &QueueReason,
 ) -> Option<(&'static str, String)> {
+    if !queued.waits() {
+        return None;
+    }
     if !queued.group.satisfied {
         let text = format!("position {} in its quota: {reason}", position + 1);
         return Some(("Warning", text));
     }
-    let mut roles = queued.group.roles();
-    let waits = roles.any(|role| role.members.len() < role.replicas as usize);
-    waits.then(|| ("Normal", format!("it runs, and more of it wait: {reason}")))
+    Some(("Normal", format!("it runs, and more of it wait: {reason}")))
 }
 
 fn seconds(ms: u64) -> Timestamp {
@@ -379,7 +401,7 @@ fn pod_reference(pod: &Pod) -> Value {
 }
 
 /// The figures of a quota as they are written: of the resources that it names.
-fn written(quota: &ElasticQuota, figures: &Figures, is_of_plugins: bool) -> Value {
+fn written(quota: &ElasticQuota, figures: &QuotaFigures, is_of_plugins: bool) -> Value {
     let named = quota.spec.max.keys().chain(quota.spec.min.keys());
     let named: BTreeSet<&String> = named.collect();
     let list = |amounts: &Amounts| -> Map<String, Value> {
@@ -416,13 +438,4 @@ fn as_seen(quota: &ElasticQuota, is_of_plugins: bool) -> Value {
             keys::QUOTA_REQUEST: annotation(keys::QUOTA_REQUEST),
         },
     })
-}
-
-/// An amount as Kubernetes writes it: CPU in thousandths where it is no whole number.
-fn quantity(resource: &str, amount: u64) -> String {
-    match resource {
-        "cpu" if !amount.is_multiple_of(1_000) => format!("{amount}m"),
-        "cpu" => (amount / 1_000).to_string(),
-        _ => amount.to_string(),
-    }
 }

@@ -19,8 +19,7 @@ use sublet_api::object::{Node, Pod};
 use sublet_client::{
     Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any, watch_definitions,
 };
-use sublet_model::Unit;
-use sublet_plan::{EngineOptions, Policy, StockRules};
+use sublet_plan::EngineOptions;
 use sublet_scheduler::{Ear, Onlooker};
 use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::Notify;
@@ -99,15 +98,9 @@ impl Ear for BoardEar {
 }
 
 impl Watching {
-    /// Begins to watch.
-    pub(crate) fn begin(client: &Client, unit: Unit, vital: &Vital) -> Watching {
+    /// Begins to watch. `options`: of the engine that decides.
+    pub(crate) fn begin(client: &Client, options: EngineOptions, vital: &Vital) -> Watching {
         let board = Arc::new(Board::default());
-        let options = EngineOptions {
-            unit,
-            // A plan that the stock scheduler would refuse is none.
-            stock: StockRules::Here,
-            ..EngineOptions::of(Policy::binpack())
-        };
         let ear = Box::new(BoardEar(board.clone()));
         let onlooker = Onlooker::begin(client.clone(), options, true, vital, Some(ear));
 

@@ -18,6 +18,13 @@ static QUEUEING: Mutex<Option<World>> = Mutex::new(None);
 /// The names by which users of Koordinator and of scheduler-plugins ask for those schedulers.
 const PEERS_SCHEDULERS: [&str; 2] = ["koord-scheduler", "scheduler-plugins-scheduler"];
 
+/// What extender and controller are told where jobs queue.
+fn queue_flags() -> Vec<String> {
+    let names = ["sublet-scheduler"].into_iter().chain(PEERS_SCHEDULERS);
+    let names = names.map(|name| format!("--scheduler-name={name}"));
+    [String::from("--queue")].into_iter().chain(names).collect()
+}
+
 /// A cluster without nodes and pods, for one test alone; see `World` for what it can do.
 pub struct Lease(MutexGuard<'static, Option<World>>);
 
@@ -46,9 +53,7 @@ impl World {
     /// # Errors
     /// A component does not come up.
     pub fn lease_queueing() -> Result<Option<Lease>> {
-        let names = ["sublet-scheduler"].into_iter().chain(PEERS_SCHEDULERS);
-        let names = names.map(|name| format!("--scheduler-name={name}"));
-        let flags: Vec<String> = [String::from("--queue")].into_iter().chain(names).collect();
+        let flags = queue_flags();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let start = || {
             let world = World::start_of(Some(&PEERS_SCHEDULERS), &flags, |options| options)?;
@@ -58,6 +63,19 @@ impl World {
             Ok(world)
         };
         World::lease_of(&QUEUEING, start, World::empty_queue)
+    }
+
+    /// Starts the controller of such a cluster anew, with these flags beside its own; it may have been
+    /// stopped.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn restart_queueing_controller(&self, more: &[&str]) -> Result<()> {
+        self.cluster.stop(deployed::CONTROLLER);
+        let flags = queue_flags();
+        let flags = flags.iter().map(String::as_str);
+        let flags: Vec<&str> = flags.chain(more.iter().copied()).collect();
+        self.start_controller(&flags).map(drop)
     }
 
     fn lease_of(

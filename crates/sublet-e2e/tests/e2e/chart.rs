@@ -211,6 +211,7 @@ fn a_value_changes_what_it_says() -> Result<()> {
         ),
         ("queue.enabled=true", "50-scheduler.yaml", "- --queue\n"),
         ("queue.enabled=true", "70-controller.yaml", "- --queue\n"),
+        ("queue.enabled=true", "70-controller.yaml", "--policy="),
         (
             "queue.enabled=true",
             "71-webhook.yaml",

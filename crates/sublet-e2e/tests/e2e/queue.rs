@@ -4,6 +4,7 @@
 mod deleted;
 mod native;
 pub(crate) mod objects;
+mod on_paper;
 mod peers;
 mod refusals;
 mod resize;

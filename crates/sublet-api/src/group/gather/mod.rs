@@ -66,6 +66,16 @@ pub struct QueuedGroup {
     pub is_suspended: bool,
 }
 
+impl QueuedGroup {
+    /// Does anybody of it wait for a place? Of one that runs as a whole with all its members nobody
+    /// does, whatever its quota is entitled to.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        let mut roles = self.group.roles();
+        !self.group.satisfied || roles.any(|role| role.members.len() < role.replicas as usize)
+    }
+}
+
 /// A pod of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPod {

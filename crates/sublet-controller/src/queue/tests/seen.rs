@@ -37,7 +37,7 @@ fn a_default_priority_counts_as_long_as_its_class_is_there() {
             Change::Set(object)
         };
         seen.object("scheduling.k8s.io/v1", "PriorityClass", change);
-        seen.default_priority()
+        seen.classes.value("")
     };
     assert_eq!(class("high", 9, false, false), None);
     assert_eq!(class("usual", 5, true, false), Some(5));

@@ -1,0 +1,215 @@
+//! Whom the queue looks after, and the groups that it decides about. The controller and the commands
+//! that show a queue make them of the same objects by the same rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_model::{MiB, PodUid, Standing, Time, Unit};
+
+use super::gang::PodGroupFacts;
+use super::gather::{Gathered, GroupSources, QueuedGroup, gather};
+use super::is_queued;
+use super::job::JobFacts;
+use super::member::ShapeMemo;
+use super::priority::PriorityClasses;
+use crate::gang_plan::{GangPlan, PlannedGroup};
+use crate::keys;
+use crate::object::Pod;
+use crate::pod::{has_gate, scheduler_for, scheduler_of};
+use crate::quota_index::QuotaIndex;
+
+/// Who queues.
+#[derive(Debug, Clone)]
+pub struct QueueScope {
+    /// The schedulers that ask Sublet.
+    pub schedulers: BTreeSet<String>,
+    /// The scheduler of pods that name none, where their namespace does not say it.
+    pub assign: Option<String>,
+    /// What one `aliyun.com/gpu-mem` is.
+    pub unit: Unit,
+}
+
+/// Labels of namespaces, by name.
+pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Everything that the queue's groups are made of.
+#[derive(Clone, Copy)]
+pub struct QueueSources<'a> {
+    /// Every pod that is not over.
+    pub pods: &'a [&'a Pod],
+    /// PodGroups of all APIs.
+    pub pod_groups: &'a [&'a PodGroupFacts],
+    /// Jobs of all kinds.
+    pub jobs: &'a [&'a JobFacts],
+    /// Plans that live.
+    pub plans: &'a [&'a GangPlan],
+    /// Which quota is whose.
+    pub quotas: &'a QuotaIndex,
+    /// What names of priorities are worth.
+    pub classes: &'a PriorityClasses,
+    /// Labels of namespaces.
+    pub namespaces: &'a NamespaceLabels,
+    /// Who queues.
+    pub scope: &'a QueueScope,
+    /// The memory that a whole card counts with.
+    pub card: MiB,
+    /// For what does not say since when it waits.
+    pub now: Time,
+}
+
+/// What is seen of a group that may have run as a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeSight {
+    /// It has its minimum on nodes now.
+    pub is_whole: bool,
+    /// Somebody of it is on a node and does not go.
+    pub stays: bool,
+    /// A plan has slots for all of its minimum.
+    pub is_starting: bool,
+}
+
+impl WholeSight {
+    /// Did the group run as a whole since somebody of it is there? `before`: what was known. Who has no
+    /// memory of it does not know: who has members on nodes and is not about to start did, as in
+    /// Koordinator, because nobody who runs may be taken for somebody who came too early.
+    #[must_use]
+    pub fn ran(self, before: Option<bool>) -> bool {
+        let ran = self.stays && before.unwrap_or(!self.is_starting);
+        ran || self.is_whole
+    }
+}
+
+impl QueueScope {
+    /// Is the pod, or the template of one, such that it queues? `labels`: its namespace's.
+    #[must_use]
+    pub fn queues(&self, pod: &Pod, labels: Option<&BTreeMap<String, String>>) -> bool {
+        let none = BTreeMap::new();
+        let labels = labels.unwrap_or(&none);
+        // A template has no name, and its pods get their scheduler when they are created.
+        let scheduler = match pod.metadata.name.is_empty() {
+            true => scheduler_for(pod, labels, self.assign.as_deref()),
+            false => scheduler_of(pod),
+        };
+        self.schedulers.contains(scheduler) && is_queued(pod, labels)
+    }
+}
+
+/// Has the pod a part in the queue already?
+#[must_use]
+pub fn is_in_queue(pod: &Pod) -> bool {
+    has_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
+}
+
+/// The groups that the queue decides about. `ran`: did the group of that name run as a whole?
+pub fn queued_groups(
+    sources: QueueSources<'_>,
+    memo: &mut ShapeMemo,
+    mut ran: impl FnMut(&str, WholeSight) -> bool,
+) -> Gathered {
+    // Who was asked to go is no member any more, and its group waits again.
+    let stays = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_none();
+    let pods: Vec<&Pod> = sources.pods.iter().filter(stays).copied().collect();
+    let is_queued = |pod: &Pod| {
+        let labels = sources.namespaces.get(&pod.metadata.namespace);
+        is_in_queue(pod) || sources.scope.queues(pod, labels)
+    };
+    let of = GroupSources {
+        pods: &pods,
+        pod_groups: sources.pod_groups,
+        jobs: sources.jobs,
+        plans: sources.plans,
+        quotas: sources.quotas,
+        priority: &|class| sources.classes.value(class),
+        is_queued: &is_queued,
+        unit: sources.scope.unit,
+        card: sources.card,
+        now: sources.now,
+    };
+    let mut gathered = gather(of, memo);
+    // Who never queued is nobody's victim.
+    let in_queue = pods.iter().filter(|pod| is_in_queue(pod));
+    let in_queue: BTreeSet<&str> = in_queue.map(|pod| &*pod.metadata.uid).collect();
+    let sights = Sights::of(sources.plans);
+    for queued in &mut gathered.groups {
+        let sight = sights.of_group(queued);
+        let group = &mut queued.group;
+        group.satisfied = ran(group.id.as_str(), sight);
+        let mut pods = queued.pods.iter();
+        let queued_once = pods.any(|pod| in_queue.contains(pod.uid.as_str()));
+        group.preemptible &= queued_once || queued.job.is_some();
+    }
+    gathered
+}
+
+/// What plans say of groups.
+struct Sights<'a> {
+    /// Who goes for others.
+    victims: BTreeSet<&'a PodUid>,
+    /// How many slots a group has.
+    planned: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Sights<'a> {
+    fn of(plans: &'a [&'a GangPlan]) -> Sights<'a> {
+        let parts = plans.iter().flat_map(|plan| &plan.groups);
+        let mut sights = Sights {
+            victims: BTreeSet::new(),
+            planned: BTreeMap::new(),
+        };
+        for PlannedGroup {
+            id, slots, victims, ..
+        } in parts
+        {
+            *sights.planned.entry(id).or_default() += slots.len();
+            sights
+                .victims
+                .extend(victims.iter().map(|victim| &victim.uid));
+        }
+        sights
+    }
+
+    fn of_group(&self, QueuedGroup { group, .. }: &QueuedGroup) -> WholeSight {
+        // Who goes for others begins anew.
+        let stays = group.members().any(|(_, member)| {
+            member.standing == Standing::Bound && !self.victims.contains(&member.uid)
+        });
+        let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
+        let planned = self.planned.get(group.id.as_str()).copied().unwrap_or(0);
+        WholeSight {
+            is_whole: group.satisfied,
+            stays,
+            is_starting: planned as u64 >= min,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs whose pods get their scheduler from their namespace queue before they have pods.
+    #[test]
+    fn a_template_has_the_scheduler_that_its_pods_get() {
+        let scope = QueueScope {
+            schedulers: ["sublet-scheduler".to_owned()].into(),
+            assign: None,
+            unit: Unit::MiB,
+        };
+        let assigned: BTreeMap<String, String> = [
+            (keys::QUEUE_LABEL.to_owned(), "enabled".to_owned()),
+            (
+                keys::ASSIGN_SCHEDULER_LABEL.to_owned(),
+                "sublet-scheduler".to_owned(),
+            ),
+        ]
+        .into();
+        let template = Pod::default();
+        assert!(scope.queues(&template, Some(&assigned)));
+        // A pod that is there has what it has.
+        let mut pod = template.clone();
+        pod.metadata.name = "p".to_owned();
+        assert!(!scope.queues(&pod, Some(&assigned)));
+        let mut elsewhere = template;
+        elsewhere.spec.scheduler_name = "theirs".to_owned();
+        assert!(!scope.queues(&elsewhere, Some(&assigned)));
+    }
+}

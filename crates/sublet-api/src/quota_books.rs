@@ -1,0 +1,390 @@
+//! The books of elastic quotas: their trees, what each tree has to divide, and what quotas have, ask
+//! and are entitled to. The controller and the commands that show a queue read the same ones.
+//!
+//! One bad quota costs only itself: it is mended, and what was done about it is said.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use sublet_model::{MiB, Unit};
+use sublet_plan::Engine;
+use sublet_queue::{Amounts, MinScaling, Quota, QuotaTree, TreeError, TreeTotals};
+
+use crate::elastic_quota::{ElasticQuota, QuotaFacts, QuotaScope};
+use crate::group::{QueuedGroup, member_shape};
+use crate::keys;
+use crate::object::Pod;
+use crate::quota_index::{DEFAULT_QUOTA, QuotaIndex, elastic_quotas};
+use crate::quota_totals::{NoTotal, tree_totals};
+
+/// Quotas, and what there is to divide among them.
+#[derive(Debug)]
+pub struct QuotaBooks {
+    /// Which quota is whose.
+    pub index: QuotaIndex,
+    /// What the quotas say, by name.
+    pub facts: BTreeMap<Arc<str>, QuotaFacts>,
+    /// All trees, with the quota of those that belong to none.
+    pub tree: QuotaTree,
+    /// What each tree has. A tree of which nothing says it is not in here.
+    pub totals: TreeTotals,
+    /// What is wrong with quotas, by name.
+    pub troubles: BTreeMap<Arc<str>, QuotaTrouble>,
+}
+
+/// What is wrong with a quota, and what is done about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaTrouble {
+    /// Where it stands.
+    pub field: String,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for QuotaTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
+
+/// Nodes and pods, as far as quotas have to know them.
+#[derive(Clone, Copy)]
+pub struct QuotaGround<'a> {
+    /// The cards of all nodes.
+    pub engine: &'a Engine,
+    /// What pods can have of all nodes beside cards; none where no node is known.
+    pub nodes: Option<&'a Amounts>,
+    /// The pods that have a node and hold what they ask.
+    pub pods: &'a [&'a Pod],
+    /// What one `aliyun.com/gpu-mem` is.
+    pub unit: Unit,
+}
+
+/// What quotas ask for their own pods and what those have, by name.
+#[derive(Debug, Clone, Default)]
+pub struct QuotaDemand {
+    asked: BTreeMap<Arc<str>, Amounts>,
+    used: BTreeMap<Arc<str>, Amounts>,
+}
+
+/// What a quota has, asks and is entitled to, by resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QuotaFigures {
+    /// What its pods have, and those of quotas below it.
+    pub used: Amounts,
+    /// What it asks, of resources that concern it.
+    pub request: Amounts,
+    /// What it may use now, of the same.
+    pub runtime: Amounts,
+}
+
+/// The memory of the largest card, which a whole card counts with.
+#[must_use]
+pub fn largest_card(engine: &Engine) -> MiB {
+    let facts = engine.ledger().books().filter_map(|(_, book)| book.facts());
+    let cards = facts.flat_map(|facts| facts.inventory.gpus());
+    cards.map(|gpu| gpu.memory).max().unwrap_or(MiB::ZERO)
+}
+
+impl QuotaBooks {
+    /// Of these quotas.
+    pub fn of<'a>(
+        quotas: impl Iterator<Item = &'a ElasticQuota> + Clone,
+        ground: QuotaGround<'_>,
+    ) -> QuotaBooks {
+        let mut troubles = BTreeMap::new();
+        let mut facts: Vec<QuotaFacts> = Vec::new();
+        let read = elastic_quotas(quotas.clone());
+        for (quota, read) in quotas.zip(read) {
+            match read {
+                Ok(read) => facts.push(read),
+                Err(error) => {
+                    let name = Arc::from(quota.metadata.name.as_str());
+                    let field = error.field().to_owned();
+                    let what = error.to_string();
+                    troubles.insert(name, QuotaTrouble { field, what });
+                }
+            }
+        }
+        let index = QuotaIndex::new(&facts);
+        let totals = ground.totals(&facts, &index);
+        let members = facts.iter();
+        let members = members.filter(|facts| facts.scope == QuotaScope::Tree);
+        for quota in members.clone().map(|facts| &facts.quota) {
+            if quota.parent.is_none() && !totals.contains_key(&quota.tree) {
+                let trouble = no_total(&quota.tree);
+                troubles.insert(quota.name.clone(), trouble);
+            }
+        }
+        let members = members.map(|facts| facts.quota.clone());
+        // Whoever belongs to no quota is limited by none.
+        let nobodys = Quota {
+            name: DEFAULT_QUOTA.into(),
+            lends: true,
+            ..Quota::default()
+        };
+        let (tree, mended) = sound_tree(members.chain([nobodys]).collect());
+        troubles.extend(mended);
+        let facts = facts.into_iter();
+        QuotaBooks {
+            index,
+            facts: facts.map(|one| (one.quota.name.clone(), one)).collect(),
+            tree,
+            totals,
+            troubles,
+        }
+    }
+
+    /// What each quota has, asks and is entitled to. A quota has what those below it have.
+    #[must_use]
+    pub fn figures(
+        &self,
+        demand: &QuotaDemand,
+        scaling: MinScaling,
+    ) -> BTreeMap<Arc<str>, QuotaFigures> {
+        quota_figures(&self.tree, &self.totals, demand, scaling)
+    }
+}
+
+/// Nothing says what a tree has.
+#[must_use]
+pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
+    let key = keys::QUOTA_TOTAL;
+    QuotaTrouble {
+        field: format!("metadata.annotations[{key}]"),
+        what: match &**tree {
+            "" => format!(
+                "nothing says what there is to divide: add the nodes, or the annotation {key} to the \
+                 quota at the top"
+            ),
+            _ => NoTotal(tree.clone()).to_string(),
+        },
+    }
+}
+
+/// What each quota of a tree has, asks and is entitled to.
+#[must_use]
+pub fn quota_figures(
+    tree: &QuotaTree,
+    totals: &TreeTotals,
+    demand: &QuotaDemand,
+    scaling: MinScaling,
+) -> BTreeMap<Arc<str>, QuotaFigures> {
+    let mut figures: BTreeMap<Arc<str>, QuotaFigures> = BTreeMap::new();
+    for (quota, _) in tree.quotas() {
+        figures.entry(quota.name.clone()).or_default();
+        let Some(used) = demand.used.get(&quota.name) else {
+            continue;
+        };
+        for above in tree.path(&quota.name) {
+            let figures = figures.entry(above.name.clone()).or_default();
+            add(&mut figures.used, used, 1);
+        }
+    }
+    for resource in tree.resources() {
+        let of = |amounts: &Amounts| amounts.get(&resource).copied().unwrap_or(0);
+        let asks = |quota: &str| demand.asked.get(quota).map_or(0, of);
+        for (quota, has) in tree.entitlements(&resource, totals, asks, scaling) {
+            let figures = figures.entry(quota).or_default();
+            figures.request.insert(resource.clone(), has.request);
+            figures.runtime.insert(resource.clone(), has.runtime);
+        }
+    }
+    figures
+}
+
+/// A tree of these quotas, and what is wrong with them, by name. One whose parent is not there, or that
+/// is above itself, stands at the top; of two of one name the last is left out.
+#[must_use]
+pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, QuotaTrouble>) {
+    let mut troubles = BTreeMap::new();
+    loop {
+        let error = match QuotaTree::new(quotas.clone()) {
+            Ok(tree) => return (tree, troubles),
+            Err(error) => error,
+        };
+        let (name, field, meanwhile) = match &error {
+            TreeError::TwiceNamed(name) => {
+                let at = quotas.iter().rposition(|quota| quota.name == *name);
+                at.into_iter().for_each(|at| drop(quotas.remove(at)));
+                (name, "metadata.name".to_owned(), "one of them counts")
+            }
+            TreeError::Circle(name)
+            | TreeError::NoParent { quota: name, .. }
+            | TreeError::OtherTree { quota: name, .. } => {
+                let same = quotas.iter_mut().filter(|quota| quota.name == *name);
+                same.for_each(|quota| quota.parent = None);
+                let field = format!("metadata.labels[{}]", keys::QUOTA_PARENT);
+                (name, field, "it stands at the top")
+            }
+        };
+        let what = format!("{error}; {meanwhile} meanwhile");
+        troubles.insert(name.clone(), QuotaTrouble { field, what });
+    }
+}
+
+impl QuotaGround<'_> {
+    /// What each tree has: what its quotas say, and for the cluster's own what all nodes have, less
+    /// what others have.
+    fn totals(&self, facts: &[QuotaFacts], index: &QuotaIndex) -> TreeTotals {
+        let nodes = self.nodes.map(|nodes| self.with_cards(nodes));
+        let card = largest_card(self.engine);
+        let outside = facts
+            .iter()
+            .filter(|facts| facts.scope == QuotaScope::Outside);
+        let outside = outside.map(|facts| &*facts.quota.name);
+        let mut used: BTreeMap<&str, Amounts> = outside
+            .chain([DEFAULT_QUOTA])
+            .map(|name| (name, Amounts::new()))
+            .collect();
+        for pod in self.pods {
+            if let Some(used) = used.get_mut(&*index.of_pod(pod).quota) {
+                // Nothing where what it takes cannot be read.
+                let shape = member_shape(pod, self.unit, card);
+                add(
+                    used,
+                    &shape.map(|shape| shape.amounts).unwrap_or_default(),
+                    1,
+                );
+            }
+        }
+        tree_totals(facts, nodes.as_ref(), |quota| {
+            used.get(quota).cloned().unwrap_or_default()
+        })
+    }
+
+    fn with_cards(&self, nodes: &Amounts) -> Amounts {
+        let (mut cards, mut memory) = (0u64, 0u64);
+        for (_, book) in self.engine.ledger().books() {
+            let gpus = book.facts().map(|facts| facts.inventory.gpus());
+            for gpu in gpus.into_iter().flatten() {
+                cards += 1;
+                memory = memory.saturating_add(gpu.memory.get() << 20);
+            }
+        }
+        let mut nodes = nodes.clone();
+        // Whatever a node's status says of them by the same names: devices there are counted in parts.
+        nodes.insert(keys::GPU.into(), cards);
+        nodes.insert(keys::GPU_MEMORY.into(), memory);
+        nodes.insert(keys::GPU_COMPUTE.into(), 100 * cards);
+        nodes
+    }
+}
+
+impl QuotaDemand {
+    /// Of groups. `counts`: does it count what the group asks beyond what it has?
+    #[must_use]
+    pub fn of_groups<'a>(
+        groups: impl IntoIterator<Item = &'a QueuedGroup>,
+        counts: impl Fn(&QueuedGroup) -> bool,
+    ) -> QuotaDemand {
+        let mut demand = QuotaDemand::default();
+        for queued in groups {
+            let counts = counts(queued);
+            let group = &queued.group;
+            for role in group.roles() {
+                let has = role.members.len() as u64;
+                let asks = match counts {
+                    true => u64::from(role.replicas).max(has),
+                    false => has,
+                };
+                demand.ask(&group.quota, &role.pod.amounts, asks);
+                demand.have(&group.quota, &role.pod.amounts, has);
+            }
+        }
+        demand
+    }
+
+    /// So many pods of a quota ask that.
+    pub fn ask(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        add(self.asked.entry(quota.clone()).or_default(), amounts, times);
+    }
+
+    /// So many have it.
+    pub fn have(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        add(self.used.entry(quota.clone()).or_default(), amounts, times);
+    }
+
+    /// What the pods of a quota have, without those of quotas below it.
+    #[must_use]
+    pub fn used(&self, quota: &str) -> Amounts {
+        self.used.get(quota).cloned().unwrap_or_default()
+    }
+}
+
+/// Adds so many times as much; nothing is ever too much to count.
+fn add(to: &mut Amounts, amounts: &Amounts, times: u64) {
+    for (resource, amount) in amounts {
+        let sum = to.entry(resource.clone()).or_default();
+        *sum = sum.saturating_add(amount.saturating_mul(times));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `name parent tree`: `-` for none.
+    fn mended(lines: &[&str]) -> (Vec<String>, Vec<String>) {
+        let quota = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [name, parent, tree] = words[..] else {
+                panic!("three words: {line}")
+            };
+            let said = |word: &str| if word == "-" { "" } else { word }.to_owned();
+            Quota {
+                name: name.into(),
+                parent: Some(said(parent).into()).filter(|parent: &Arc<str>| !parent.is_empty()),
+                tree: said(tree).into(),
+                ..Quota::default()
+            }
+        };
+        let (tree, troubles) = sound_tree(lines.iter().map(quota).collect());
+        let stands =
+            |(quota, depth): (&Quota, usize)| format!("{}{}", "  ".repeat(depth), quota.name);
+        let told = troubles.iter().map(|(name, trouble)| {
+            let what = trouble.what.strip_suffix(" meanwhile");
+            format!("{name} {}: {}", trouble.field, what.unwrap_or("?"))
+        });
+        (tree.quotas().map(stands).collect(), told.collect())
+    }
+
+    #[test]
+    fn a_bad_quota_costs_only_itself_and_is_told() {
+        let parent = "metadata.labels[quota.scheduling.koordinator.sh/parent]";
+        let is = |lines: &[&str], stand: &[&str], told: &[String]| {
+            assert_eq!(
+                mended(lines),
+                (stand.iter().map(|&s| s.to_owned()).collect(), told.to_vec())
+            );
+        };
+        is(&["a - -", "b a -"], &["a", "  b"], &[]);
+        is(
+            &["a gone -", "b a -", "c - -"],
+            &["a", "  b", "c"],
+            &[format!(
+                "a {parent}: quota a has the parent gone, which is not there; it stands at the top"
+            )],
+        );
+        is(
+            &["a b -", "b a -", "c a -"],
+            &["a", "  b", "  c"],
+            &[format!(
+                "a {parent}: quota a is its own parent, directly or through others; it stands at the top"
+            )],
+        );
+        is(
+            &["a - t", "b a u"],
+            &["a", "b"],
+            &[format!(
+                "b {parent}: quota b is not of the tree of its parent a; it stands at the top"
+            )],
+        );
+        is(
+            &["a - -", "b a -", "b - -"],
+            &["a", "  b"],
+            &["b metadata.name: there are two quotas b; one of them counts".to_owned()],
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Rules that paper and cluster share: the policy, priorities, trees, who is a member; and amounts as
+//! kubectl prints them.
+
+use super::super::no_cluster_meant;
+use super::*;
+
+/// A node with a card, of which a pod has so much already.
+fn shared_node(name: &str, used: u32) -> String {
+    let of_pod = match used {
+        0 => String::new(),
+        used => format!(
+            "---\nkind: Pod\nmetadata: {{name: on-{name}, uid: on-{name}, annotations: \
+             {{sublet.dev/allocation: '[{{\"container\":\"c\",\"index\":0,\"memoryMiB\":{used}}}]'}}}}\n\
+             spec: {{nodeName: {name}, schedulerName: ours, containers: [{{name: c, resources: \
+             {{limits: {{aliyun.com/gpu-mem: {used}}}}}}}]}}\n"
+        ),
+    };
+    format!(
+        "---\nkind: Node\nmetadata: {{name: {name}}}\nstatus: {{capacity: {{aliyun.com/gpu-mem: 16000, \
+         aliyun.com/gpu-count: 1, cpu: 64, memory: 64Gi, pods: 9}}}}\n{of_pod}"
+    )
+}
+
+/// What becomes of a group.
+fn of_group(answer: &Answer, id: &str) -> Value {
+    let json: Value = serde_json::from_str(&answer.text).unwrap();
+    let mut groups = json["groups"].as_array().unwrap().iter();
+    groups.find(|group| group["group"] == id).unwrap().clone()
+}
+
+#[test]
+fn gangs_go_by_the_policy_of_the_site() {
+    let all = [
+        shared_node("n1", 8_000),
+        shared_node("n2", 0),
+        job("g", 1, "").replace("nvidia.com/gpu: 1", "aliyun.com/gpu-mem: 4000"),
+    ];
+    for (policy, node) in [("binpack", "n1"), ("spread", "n2")] {
+        let mut input = Input::default();
+        input.read("f", &all.concat());
+        let scope = ScopeArgs {
+            policy: policy.parse().unwrap(),
+            ..scope()
+        };
+        let answer = planned(input, &scope, Format::Json).unwrap();
+        let group = of_group(&answer, "job/team/g");
+        assert_eq!(group["slots"][0]["node"], node, "{policy}: {group}");
+        let card = &group["slots"][0]["devices"][0];
+        assert_eq!(
+            (&card["container"], &card["index"]),
+            (&"c".into(), &0.into())
+        );
+    }
+}
+
+#[test]
+fn of_several_default_priorities_the_smallest_counts() {
+    let class = |name: &str, value: i32| {
+        format!(
+            "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\n\
+             value: {value}\nglobalDefault: true\n"
+        )
+    };
+    let classes = [class("a", 5), class("b", -3), class("c", 7)].concat();
+    let all = [NODE, &classes, &job("g", 1, "''")].concat();
+    let answer = asked(&all, Format::Json, None);
+    assert_eq!(of_group(&answer, "job/team/g")["priority"], -3);
+}
+
+/// As the controller mends them: one bad quota costs only itself.
+#[test]
+fn a_bad_tree_is_mended_and_told() {
+    let orphan = quota("team", 4, 16).replace(
+        "namespace: kube-system",
+        "namespace: kube-system, labels: {quota.scheduling.koordinator.sh/parent: gone}",
+    );
+    let all = [NODE, &orphan, &quota("other", 1, 2), &job("g", 6, "")].concat();
+    for answer in [
+        asked(&all, Format::Json, None),
+        planned_by_queue(&all, Format::Json),
+    ] {
+        assert_eq!(answer.code, NOT_DONE);
+        let told = "warning: f: document 2, line 8, ElasticQuota team, field \
+             `metadata.labels[quota.scheduling.koordinator.sh/parent]`: quota team has the parent gone, \
+             which is not there; it stands at the top meanwhile";
+        assert_eq!(answer.notes, [told]);
+        assert_eq!(of_group(&answer, "job/team/g")["state"], "starting");
+        assert!(
+            answer.text.contains("\"name\": \"other\""),
+            "{}",
+            answer.text
+        );
+    }
+}
+
+/// Who was asked to go is no member any more, and its group waits again.
+#[test]
+fn a_pod_that_goes_is_no_member() {
+    let pod = |name: &str, more: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}, namespace: team, uid: {name}, labels: \
+             {{scheduling.x-k8s.io/pod-group: g}}{more}}}\nspec: {{schedulerName: ours, containers: \
+             [{{name: c, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}\n"
+        )
+    };
+    let group = "---\napiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: g, \
+                 namespace: team}\nspec: {minMember: 2}\n";
+    let goes = ", deletionTimestamp: '2026-11-25T10:59:00Z'";
+    let all = [NODE, group, &pod("a", ""), &pod("b", goes)].concat();
+    let answer = asked(&all, Format::Json, None);
+    let group = of_group(&answer, "podgroup/team/g");
+    assert_eq!(
+        (&group["reason"], &group["members"]),
+        (&"Incomplete".into(), &1.into())
+    );
+}
+
+/// Whatever its quota is entitled to, nobody waits of a gang that runs with all its members. Found by
+/// `what_plan_queue_says_the_real_controller_does`.
+#[test]
+fn a_gang_that_runs_beyond_its_quota_does_not_wait() {
+    let pod = "---\nkind: Pod\nmetadata: {name: a, namespace: team, uid: a, annotations: \
+               {sublet.dev/slot: '{}', sublet.dev/allocation: '[{\"container\": \"c\", \"index\": 0, \
+               \"memoryMiB\": 0}]'}}\nspec: {nodeName: node-1, schedulerName: ours, containers: [{name: c, \
+               resources: {limits: {nvidia.com/gpu: 1}}}]}\n";
+    let all = [NODE, &quota("team", 0, 1), &quota("other", 8, 8), pod].concat();
+    let asks = job("g", 8, "").replace("name: team}", "name: other}");
+    let answer = asked(&[all, asks].concat(), Format::Json, None);
+    assert_eq!(
+        of_group(&answer, "pod/team/a")["state"],
+        "running",
+        "{}",
+        answer.text
+    );
+}
+
+/// Jobs whose pods get their scheduler when they are created queue before they have pods.
+#[test]
+fn a_job_without_a_scheduler_queues_where_it_is_assigned() {
+    let job = job("g", 1, "").replace("      schedulerName: ours\n", "");
+    let all = [NODE, &job].concat();
+    let is_there = |assign: Option<&str>| {
+        let mut input = Input::default();
+        input.read("f", &all);
+        let scope = ScopeArgs {
+            assign_scheduler: assign.map(str::to_owned),
+            ..scope()
+        };
+        let answer = planned(input, &scope, Format::Json).unwrap();
+        answer.text.contains("job/team/g")
+    };
+    assert_eq!([None, Some("ours")].map(is_there), [false, true]);
+}
+
+#[test]
+fn amounts_in_tables_are_as_kubectl_prints_them() {
+    let all = [
+        NODE,
+        &quota("team", 1, 2).replace(
+            "nvidia.com/gpu: 2}",
+            "nvidia.com/gpu: 2, cpu: 500, memory: 64Gi}",
+        ),
+        &job("g", 1, "").replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 1, cpu: 501"),
+    ];
+    let text = asked(&all.concat(), Format::Table, None).text;
+    let max = |resource: &str| {
+        let mut lines = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|words| words.get(1) == Some(&resource));
+        line.map(|words| words[3].to_owned()).unwrap_or_default()
+    };
+    assert_eq!(
+        (max("cpu"), max("memory")),
+        ("500".to_owned(), "64Gi".to_owned()),
+        "{text}"
+    );
+    assert!(
+        text.contains("it asks 501 of cpu, and quota team has 500 at most"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_kubeconfig_without_a_cluster_says_what_to_type() {
+    let program = crate::paste::program();
+    for (machine, words) in [
+        (true, "the jobs of this machine"),
+        (false, "the objects of files"),
+    ] {
+        let answer = no_cluster_meant("a b".as_ref(), machine);
+        assert_eq!((answer.code, &*answer.text), (BAD_INPUT, ""));
+        assert!(answer.notes[0].contains(words), "{:?}", answer.notes);
+        let typed = format!("`{program} queue --cluster --kubeconfig 'a b'`");
+        assert!(answer.notes[1].contains(&typed), "{:?}", answer.notes);
+    }
+}
