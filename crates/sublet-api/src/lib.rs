@@ -32,6 +32,7 @@ mod quota_index;
 mod quota_totals;
 mod share_pod;
 pub mod stock;
+mod workload;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
 pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
@@ -64,3 +65,4 @@ pub use quota_books::{
 pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
 pub use quota_totals::{NoTotal, tree_totals};
 pub use share_pod::SharePod;
+pub use workload::{Workload, WorkloadRole, is_workload, read_workload};

@@ -48,7 +48,7 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// This one is there and no object.
-    pub(super) fn get(&self, key: &str) -> Result<Field<'a>, GroupError> {
+    pub(crate) fn get(&self, key: &str) -> Result<Field<'a>, GroupError> {
         let dot = if self.path.is_empty() { "" } else { "." };
         let value = match self.value {
             None => None,
@@ -65,12 +65,12 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// One on the way is no object.
-    pub(super) fn at(&self, keys: &[&str]) -> Result<Field<'a>, GroupError> {
+    pub(crate) fn at(&self, keys: &[&str]) -> Result<Field<'a>, GroupError> {
         let start = self.clone();
         keys.iter().try_fold(start, |field, key| field.get(key))
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.value.is_some()
     }
 
@@ -78,7 +78,7 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// Anything else.
-    pub(super) fn count(&self) -> Result<Option<u32>, GroupError> {
+    pub(crate) fn count(&self) -> Result<Option<u32>, GroupError> {
         let Some(value) = self.value else {
             return Ok(None);
         };
@@ -108,7 +108,7 @@ impl<'a> Field<'a> {
 
     /// # Errors
     /// It is there and no text.
-    pub(super) fn text(&self) -> Result<Option<&'a str>, GroupError> {
+    pub(crate) fn text(&self) -> Result<Option<&'a str>, GroupError> {
         self.read_as(Value::as_str, "it is no text")
     }
 
@@ -156,7 +156,7 @@ impl<'a> Field<'a> {
     ///
     /// # Errors
     /// What the type does not take.
-    pub(super) fn read<T: Default + Deserialize<'a>>(&self) -> Result<T, GroupError> {
+    pub(crate) fn read<T: Default + Deserialize<'a>>(&self) -> Result<T, GroupError> {
         let Some(value) = self.value else {
             return Ok(T::default());
         };
@@ -179,7 +179,7 @@ impl<'a> Field<'a> {
     }
 
     /// The error for this field.
-    pub(super) fn wrong(&self, what: &str) -> GroupError {
+    pub(crate) fn wrong(&self, what: &str) -> GroupError {
         GroupError {
             field: self.path.clone(),
             what: what.to_owned(),

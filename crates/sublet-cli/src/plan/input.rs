@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
-use sublet_api::ElasticQuota;
 use sublet_api::object::{Node, Pod};
+use sublet_api::{ElasticQuota, ResourceQuota};
 
 use self::documents::documents;
-use self::parse::{Document, Object, Read, Wrong};
+use self::parse::{Document, Object, Read, Wrong, makes_pods};
 
 /// Where in the input an object stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Origin {
     document: usize,
     item: Option<usize>,
     line: usize,
+    /// How many objects were read before it, of all files.
+    at: usize,
 }
 
 impl fmt::Display for Origin {
@@ -85,6 +87,14 @@ impl Unreadable {
         }
     }
 
+    /// The same for what may be a pod that waits, or make some.
+    pub(super) fn of_waiting(self) -> Unreadable {
+        Unreadable {
+            may_wait: true,
+            ..self
+        }
+    }
+
     fn unparsed(origin: &Origin, wrong: Wrong) -> Unreadable {
         let line = wrong.line.and_then(|line| usize::try_from(line).ok());
         Unreadable {
@@ -128,14 +138,20 @@ pub struct Input {
     pub pods: Vec<Located<Pod>>,
     /// ElasticQuotas, in the order of the files.
     pub quotas: Vec<Located<ElasticQuota>>,
-    /// Objects of kinds that only the queue reads, in the order of the files.
+    /// ResourceQuotas, in the order of the files.
+    pub limits: Vec<Located<ResourceQuota>>,
+    /// Objects of kinds that only the queue reads, and jobs, in the order of the files.
     pub queued: Vec<Located<Value>>,
+    /// Workloads that are no jobs, in the order of the files.
+    pub workloads: Vec<Located<Value>>,
     /// A line for each object that no command has a use for.
     pub notes: Vec<String>,
     /// What cannot be read while all else can.
     pub unreadable: Vec<Unreadable>,
     /// A line for each file in which there is nothing at all.
     pub errors: Vec<String>,
+    /// How many objects were read.
+    objects: usize,
 }
 
 impl Input {
@@ -168,6 +184,7 @@ impl Input {
                 document: n_documents,
                 item: None,
                 line,
+                at: 0,
             };
             match Document::read(document) {
                 Ok(Document::Single(object)) => self.add(origin, object),
@@ -190,11 +207,35 @@ impl Input {
     /// True if nothing at all was read, so that there is nothing to plan.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
-        let nothing = self.nodes.is_empty() && self.pods.is_empty() && self.quotas.is_empty();
+        let nothing = self.nodes.is_empty()
+            && self.pods.is_empty()
+            && self.quotas.is_empty()
+            && self.workloads.is_empty();
         !self.errors.is_empty() || (nothing && !self.unreadable.is_empty())
     }
 
-    fn add(&mut self, origin: Origin, (kind, object): Read) {
+    /// Puts pods into the order of the files.
+    pub(crate) fn sort_pods(&mut self) {
+        self.pods.sort_by_key(|pod| pod.origin.at);
+    }
+
+    /// Leaves out what only `sublet plan` reads, with a note.
+    pub(crate) fn pass_over_workloads(&mut self) {
+        let kind = |object: &Value| object["kind"].as_str().unwrap_or_default().to_owned();
+        let workloads = self.workloads.drain(..);
+        let workloads = workloads.map(|one| (one.origin, kind(&one.object)));
+        let limits = self.limits.drain(..);
+        let limits = limits.map(|one| (one.origin, "ResourceQuota".to_owned()));
+        for (origin, kind) in workloads.chain(limits) {
+            self.notes.push(format!(
+                "note: {origin}: passed over, its kind is {kind}; `sublet plan -f` reads it"
+            ));
+        }
+    }
+
+    fn add(&mut self, mut origin: Origin, (kind, object): Read) {
+        origin.at = self.objects;
+        self.objects += 1;
         match object {
             Ok(Object::Node(node)) => {
                 let object = *node;
@@ -208,6 +249,14 @@ impl Input {
                 let object = *quota;
                 self.quotas.push(Located { origin, object });
             }
+            Ok(Object::Limits(quota)) => {
+                let object = *quota;
+                self.limits.push(Located { origin, object });
+            }
+            Ok(Object::Workload(value)) => {
+                let object = *value;
+                self.workloads.push(Located { origin, object });
+            }
             Ok(Object::Queued(value)) => {
                 let object = *value;
                 self.queued.push(Located { origin, object });
@@ -219,7 +268,7 @@ impl Input {
             }
             Err(wrong) => {
                 let mut odd = Unreadable::unparsed(&origin, wrong);
-                odd.may_wait = kind == "Pod";
+                odd.may_wait = makes_pods(&kind);
                 self.unreadable.push(odd);
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Reads nothing but the files named, writes nothing but its answer.
 
+mod coming;
 mod input;
 mod print;
 mod schedule;
@@ -34,13 +35,20 @@ EXAMPLES
   sublet plan -f cluster.yaml -f job.yaml --queue    jobs, gangs and quotas
 
 Input are Kubernetes objects as kubectl prints them, YAML or JSON, many documents and lists
-too: nodes, pods that run (spec.nodeName, annotations), pods that wait. Waiting pods are
-taken by priority, then age, then order of the files. If a file leaves out a node's CPU,
+too: nodes, pods that run (spec.nodeName, annotations), pods that wait. A Deployment,
+StatefulSet, ReplicaSet, DaemonSet or job without creationTimestamp is planned by the pods
+that it will have; of one in the cluster its pods count. PriorityClasses give new pods their
+numbers. If a file leaves out a node's CPU,
 memory or number of pods, these are unlimited.
 
+Waiting pods of the cluster (with creationTimestamp) come first, by priority, then age. New
+ones come after them one by one, in the order of the files; with --arrival together all come
+at once, by priority.
+
 A pod is placed where the stock scheduler with Sublet's extender would place it: by GPUs,
-resources, pods per node, host ports, node selector and node affinity, taints, cordons, and
-by the scores of both. What plan does not look at makes a pod conditional, with the reason:
+resources, pods per node, host ports, node selector and node affinity, taints, cordons, by
+what ResourceQuotas say of GPUs (limits.nvidia.com/gpumem and gpucores), and by the scores of
+both. What plan does not look at makes a pod conditional, with the reason:
 pod affinity and anti-affinity (of running pods, too), hard topology spread, volumes that may
 belong to some nodes, resource claims, eviction of pods of lower priority, and a scheduler
 that does not ask Sublet. Its place is kept for it while the pods after it are placed.
@@ -50,8 +58,8 @@ that the webhook of `sublet controller` adds, and a note says so.
 
 If the scheduler would pick one of several nodes with equal scores at random, plan names one,
 and lists the others under alternatives. A policy that learns (tiling, fgd-online) knows only
-the pods in the files. In a cluster it also remembers pods that have gone, and may prefer
-another of the places that fit.
+the pods in the files, and new ones as --arrival says. In a cluster it also remembers pods
+that have gone, and may prefer another of the places that fit.
 
 An object that cannot be read is named with file, document and field, and all others are
 planned.
@@ -73,6 +81,9 @@ pub struct Args {
         help = Policy::help("How to choose among places that fit")
     )]
     policy: Policy,
+    /// How new pods come to the scheduler. Those of the cluster that wait are there in any case
+    #[arg(long, value_enum, default_value_t, conflicts_with = "queue")]
+    arrival: Arrival,
     /// What one aliyun.com/gpu-mem is
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     memory_unit: MemoryUnit,
@@ -94,6 +105,20 @@ pub struct Args {
     strict: bool,
 }
 
+/// How new pods come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum Arrival {
+    /// One by one in the order of the files, each when the one before it has its answer, as pods come
+    /// that are applied one after another. No priority matters then, and a policy that learns knows
+    /// no pod before it comes
+    #[default]
+    InOrder,
+    /// All at once, as when a controller makes them faster than they are placed, or the scheduler was
+    /// away: by priority, and a policy that learns knows all of them before it places the first. (A
+    /// scheduler that has just started takes those of one priority in any order)
+    Together,
+}
+
 /// Answers `sublet plan` and returns the exit code. Files that cannot be read are in the answer.
 ///
 /// # Errors
@@ -102,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .context("this machine's clock stands before 1970")?;
-    let mut input = Input::of_files(&args.file);
+    let input = Input::of_files(&args.file);
     if args.queue {
         let scope = ScopeArgs {
             kubeconfig: None,
@@ -113,13 +138,9 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         };
         return queue::planned(input, &scope, args.output)?.print();
     }
-    let quotas = input.quotas.iter();
-    let passed = quotas.map(|quota| passed_over(&quota.origin));
-    input.notes.extend(passed);
-    let passed: Vec<String> = input.queued.iter().map(queue_only).collect();
-    input.notes.extend(passed);
     let options = PlanOptions {
         policy: args.policy.clone(),
+        arrival: args.arrival,
         unit: args.memory_unit.into(),
         schedulers: args.scheduler_name.clone(),
         now_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
@@ -148,6 +169,12 @@ struct Planned {
 impl Planned {
     /// The plan for what was read, or what is wrong with it.
     fn of(mut input: Input, options: &PlanOptions, how: Printing) -> Planned {
+        coming::expand(&mut input);
+        let quotas = input.quotas.iter();
+        let passed = quotas.map(|quota| passed_over(&quota.origin));
+        input.notes.extend(passed);
+        let passed: Vec<String> = input.queued.iter().map(queue_only).collect();
+        input.notes.extend(passed);
         let mut notes = std::mem::take(&mut input.notes);
         if input.is_hopeless() {
             let odd = input.unreadable.iter().map(|odd| format!("error: {odd}"));

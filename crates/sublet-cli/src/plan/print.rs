@@ -57,7 +57,7 @@ struct PodJson<'a> {
     refusals: &'a Refusals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gates: Vec<String>,
-    /// Why nobody can say whether it is placed.
+    /// Why nobody can say whether it is placed, or what but the nodes refuses it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     because: Vec<String>,
     /// The place that is reserved for a pod which may be placed.
@@ -113,7 +113,7 @@ fn word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Placed(_) => "placed",
         Outcome::Conditional { .. } => "conditional",
-        Outcome::Refused(_) => "refused",
+        Outcome::Refused(_) | Outcome::OverQuota(_) => "refused",
         Outcome::Gated(_) => "gated",
     }
 }
@@ -185,6 +185,7 @@ fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
             });
         }
         Outcome::Refused(refusals) => json.refusals = refusals,
+        Outcome::OverQuota(over) => json.because.push(over.to_string()),
         Outcome::Gated(gates) => json.gates.clone_from(gates),
     }
     json
@@ -274,6 +275,7 @@ fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std:
         Outcome::Refused(refusals) => {
             write!(text, "\n{pod} is not placed\n{}", refusals.grouped())
         }
+        Outcome::OverQuota(over) => writeln!(text, "\n{pod} is not placed\n  {over}"),
         Outcome::Gated(gates) => writeln!(text, "\n{pod} is gated by {}", gates.join(", ")),
     }
 }
@@ -320,7 +322,7 @@ fn rows(planned: &PlannedPod, with_compute: bool) -> Vec<Vec<String>> {
             place: Some(place), ..
         } => devices(&format!("{}?", place.node), place),
         Outcome::Conditional { .. } => vec![row("?", none(), None)],
-        Outcome::Refused(_) => vec![row("(none)", none(), None)],
+        Outcome::Refused(_) | Outcome::OverQuota(_) => vec![row("(none)", none(), None)],
         Outcome::Gated(_) => vec![row("(gated)", none(), None)],
     }
 }

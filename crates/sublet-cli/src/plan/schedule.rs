@@ -1,8 +1,9 @@
 //! Places the waiting pods of an input, one after the other, as the schedulers of a cluster
 //! would.
 //!
-//! The order is the stock scheduler's: priority, then age, then (for pods of one second) the
-//! order of the files. Time is an argument: the same input at the same time gives the same plan.
+//! The order of those that wait together is the stock scheduler's: priority, then age, then (for pods
+//! of one second) the order of the files. Time is an argument: the same input at the same time gives
+//! the same plan.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,11 +12,12 @@ use std::sync::Arc;
 use sublet_api::dialect::{add_slots, binding_annotations, claim_of, remarks};
 use sublet_api::object::Pod;
 use sublet_api::stock::pod_rules;
-use sublet_api::{is_over, pod_key, pod_uid, scheduler_of};
+use sublet_api::{ResourceQuota, is_over, pod_key, pod_uid, scheduler_of};
 use sublet_model::{Advertise, Allocation, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
 use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
-use sublet_plan::{EngineOptions, Policy};
+use sublet_plan::{EngineOptions, GpuQuota, OverQuota, Policy, check_quota};
 
+use super::Arrival;
 use super::input::{Input, Located, Origin, Unreadable};
 use crate::refusals::Refusals;
 use crate::verdict::{Cluster, Odd, asked};
@@ -28,6 +30,8 @@ const DEFAULT_SCHEDULER: &str = "default-scheduler";
 pub(super) struct PlanOptions {
     /// How to choose among places that fit.
     pub policy: Policy,
+    /// How new pods come.
+    pub arrival: Arrival,
     /// What one `aliyun.com/gpu-mem` is, on nodes that do not say it themselves.
     pub unit: Unit,
     /// The `schedulerName`s of schedulers that ask Sublet.
@@ -58,6 +62,8 @@ pub(super) enum Outcome {
     },
     /// It does not, and why, by node.
     Refused(Arc<Refusals>),
+    /// Its namespace may have no more.
+    OverQuota(OverQuota),
     /// It may not be scheduled before these gates are lifted.
     Gated(Vec<String>),
 }
@@ -84,6 +90,7 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
     settle(&mut input);
     let admitted = admit(&mut input.pods, options);
     let mut unreadable = input.unreadable;
+    let quotas = Quotas::of(&input.limits, &mut unreadable);
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.unit,
         ..EngineOptions::of(options.policy.clone())
@@ -116,7 +123,7 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         }
         match Waiting::read(object, options) {
             Ok(pod) => {
-                if pod.is_known() {
+                if pod.is_there(options) {
                     cluster.engine.learn(&pod.claim);
                 }
                 passed_over += usize::from(pod.is_passed_over());
@@ -125,12 +132,19 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
             Err(odd) => tell(odd, object.metadata.deletion_timestamp.is_none()),
         }
     }
-    // Stable: pods of one priority stay in the order of their age.
-    waiting.sort_by_key(|pod| Reverse(pod.pod.spec.priority.unwrap_or(0)));
+    // Stable: pods of one priority stay in the order of their age, and those that come one by one in
+    // that of the files.
+    waiting.sort_by_key(|pod| {
+        let priority = Reverse(pod.pod.spec.priority.unwrap_or(0));
+        match pod.is_there(options) {
+            true => (false, Some(priority)),
+            false => (true, None),
+        }
+    });
     let pods = waiting.into_iter().map(|pod| PlannedPod {
         pod: pod.key.clone(),
         claim: Arc::clone(&pod.claim),
-        outcome: place(&mut cluster, &pod, options),
+        outcome: place(&mut cluster, &pod, &quotas, options),
     });
     let pods: Vec<PlannedPod> = pods.collect();
     let mut notes = Vec::new();
@@ -229,9 +243,9 @@ impl<'a> Waiting<'a> {
         })
     }
 
-    /// Does the scheduler of the cluster know it already?
-    fn is_known(&self) -> bool {
-        self.pod.metadata.creation_timestamp.is_some()
+    /// Does the scheduler know it before it takes the first?
+    fn is_there(&self, options: &PlanOptions) -> bool {
+        options.arrival == Arrival::Together || self.pod.metadata.creation_timestamp.is_some()
     }
 
     /// The scheduler never takes up a pod that is being deleted.
@@ -254,16 +268,24 @@ impl<'a> Waiting<'a> {
     }
 }
 
-fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) -> Outcome {
+fn place(
+    cluster: &mut Cluster,
+    waiting: &Waiting<'_>,
+    quotas: &Quotas,
+    options: &PlanOptions,
+) -> Outcome {
     let Waiting {
         uid, claim, pod, ..
     } = waiting;
+    if !waiting.is_there(options) {
+        cluster.engine.learn(claim);
+    }
     if !pod.spec.scheduling_gates.is_empty() {
         let gates = pod.spec.scheduling_gates.iter();
         return Outcome::Gated(gates.map(|gate| gate.name.clone()).collect());
     }
-    if !waiting.is_known() {
-        cluster.engine.learn(claim);
+    if let Err(over) = quotas.check(cluster, waiting, None) {
+        return Outcome::OverQuota(over);
     }
     let mut because = cluster.unmodelled(pod);
     let stranger = waiting.stranger.map(Arc::from);
@@ -279,6 +301,12 @@ fn place(cluster: &mut Cluster, waiting: &Waiting<'_>, options: &PlanOptions) ->
     let taken = cluster
         .select(now, question)
         .and_then(|selected| take(cluster, waiting, &selected, options));
+    if let Some(place) = &taken
+        && let Err(over) = quotas.check(cluster, waiting, Some(&place.allocation))
+    {
+        cluster.engine.forget(uid);
+        return Outcome::OverQuota(over);
+    }
     let Some(place) = taken else {
         let refusals = cluster.refusals(uid, claim, &waiting.rules);
         if may_evict(cluster, waiting, &refusals) {
@@ -338,6 +366,53 @@ fn take(
         annotations,
         alternatives: selected.alternatives.iter().copied().map(name).collect(),
     })
+}
+
+/// What namespaces may have of GPUs.
+struct Quotas(BTreeMap<String, GpuQuota>);
+
+impl Quotas {
+    fn of(found: &[Located<ResourceQuota>], unreadable: &mut Vec<Unreadable>) -> Quotas {
+        let mut quotas: BTreeMap<String, GpuQuota> = BTreeMap::new();
+        for Located { origin, object } in found {
+            let namespace = match object.metadata.namespace.as_str() {
+                "" => "default",
+                name => name,
+            };
+            match object.of_gpus() {
+                Ok(quota) => {
+                    let known = quotas.entry(namespace.to_owned()).or_default();
+                    *known = known.and(quota);
+                }
+                Err((key, cause)) => {
+                    let name = format!("ResourceQuota {namespace}/{}", object.metadata.name);
+                    let field = format!("spec.hard.{key}");
+                    let what = format!("{cause}; it limits nothing of GPUs");
+                    unreadable.push(Unreadable::of(origin, name, &field, what));
+                }
+            }
+        }
+        Quotas(quotas)
+    }
+
+    /// May the namespace have this pod too, as the extender asks for its own pods before it looks for a
+    /// place and when it takes one?
+    fn check(
+        &self,
+        cluster: &Cluster,
+        waiting: &Waiting<'_>,
+        allocation: Option<&Allocation>,
+    ) -> Result<(), OverQuota> {
+        let Waiting {
+            key, uid, claim, ..
+        } = waiting;
+        let quota = self.0.get(key.namespace());
+        let Some(quota) = quota.filter(|_| waiting.stranger.is_none()) else {
+            return Ok(());
+        };
+        let ledger = cluster.engine.ledger();
+        check_quota(ledger, *quota, (key, uid), claim, allocation)
+    }
 }
 
 /// Might the stock scheduler evict pods of lower priority for a pod that was refused?

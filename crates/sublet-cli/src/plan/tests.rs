@@ -1,6 +1,7 @@
 //! Plans of example files, what the stock scheduler has a say in, every kind of odd input, and
 //! text that is no input at all.
 
+mod coming;
 mod hami;
 mod odd;
 mod stock;
@@ -27,12 +28,17 @@ fn planned(files: &[&str], format: Format, policy: &str) -> Answer {
 }
 
 fn planned_so(files: &[&str], policy: &str, how: Printing) -> Answer {
+    arriving(files, policy, Arrival::default(), how)
+}
+
+fn arriving(files: &[&str], policy: &str, arrival: Arrival, how: Printing) -> Answer {
     let mut input = Input::default();
     for (at, text) in files.iter().enumerate() {
         input.read(&format!("file{}", at + 1), text);
     }
     let options = PlanOptions {
         policy: policy.parse().unwrap(),
+        arrival,
         unit: Unit::MiB,
         schedulers: vec!["sublet-scheduler".to_owned()],
         now_ns: 1_700_000_000_000_000_000,
@@ -122,6 +128,7 @@ fn compute_time_is_shown_where_a_pod_asks_for_it() {
     input.read("file", FOUR_GPUS);
     let options = PlanOptions {
         policy: "binpack".parse().unwrap(),
+        arrival: Arrival::default(),
         unit: Unit::MiB,
         schedulers: vec!["sublet-scheduler".to_owned()],
         now_ns: 0,
@@ -348,16 +355,12 @@ fn lists_and_json_are_read_and_other_kinds_are_passed_over() {
                 - {kind: Pod, metadata: {name: p}}\nkind: List\n";
     let json =
         r#"{"kind":"PodList","items":[{"metadata":{"name":"q","managedFields":[{"a":{"b":1}}]}}]}"#;
-    let answer = planned(
-        &[list, json, "kind: Deployment\n"],
-        Format::Table,
-        "binpack",
-    );
+    let answer = planned(&[list, json, "kind: Ingress\n"], Format::Table, "binpack");
     assert_eq!(
         answer.notes,
         [
             "note: file1: document 1, item 2: passed over, its kind is Service",
-            "note: file3: document 1 (line 1): passed over, its kind is Deployment",
+            "note: file3: document 1 (line 1): passed over, its kind is Ingress",
             "note: 2 waiting pods of other schedulers ask for no GPU and are passed over; they may \
              yet take CPU and memory",
         ]

@@ -85,6 +85,7 @@ struct Objects {
 /// Looks at what was read.
 pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     let mut outlook = Outlook::default();
+    input.pass_over_workloads();
     outlook.notes.append(&mut input.notes);
     outlook.errors.append(&mut input.errors);
     settle(&mut input);

@@ -57,6 +57,7 @@ pub(crate) struct Report {
 /// Computes what each quota is entitled to.
 pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
     let mut report = Report::default();
+    input.pass_over_workloads();
     report.notes.append(&mut input.notes);
     report.errors.append(&mut input.errors);
     settle(&mut input);

@@ -45,6 +45,7 @@ pub(super) fn of(
 ) -> anyhow::Result<Snapshot> {
     settle(&mut input);
     let hopeless = input.is_hopeless();
+    input.pass_over_workloads();
     let Input {
         nodes: mut objects,
         pods,
@@ -53,6 +54,7 @@ pub(super) fn of(
         errors,
         quotas,
         queued,
+        ..
     } = input;
     notes.extend(quotas.iter().map(|quota| passed_over(&quota.origin)));
     notes.extend(queued.iter().map(queue_only));

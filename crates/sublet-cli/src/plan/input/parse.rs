@@ -13,9 +13,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_saphyr::{Location, UserMessageFormatter};
-use sublet_api::ElasticQuota;
 use sublet_api::group::JOB_KINDS;
 use sublet_api::object::{Node, Pod};
+use sublet_api::{ElasticQuota, ResourceQuota, is_workload};
 
 use super::block::json_of;
 use super::field::field_at;
@@ -26,6 +26,9 @@ pub(super) enum Object {
     Node(Box<Node>),
     Pod(Box<Pod>),
     Quota(Box<ElasticQuota>),
+    Limits(Box<ResourceQuota>),
+    /// Makes pods, and is no job.
+    Workload(Box<Value>),
     /// Of a kind that only the queue reads.
     Queued(Box<Value>),
     /// Of no use for any command.
@@ -107,6 +110,8 @@ fn quick(text: &str) -> Option<Document> {
             Kind::Node => Object::Node(serde_json::from_str(text).ok()?),
             Kind::Pod => Object::Pod(serde_json::from_str(text).ok()?),
             Kind::Quota => Object::Quota(serde_json::from_str(text).ok()?),
+            Kind::Limits => Object::Limits(serde_json::from_str(text).ok()?),
+            Kind::Workload => Object::Workload(serde_json::from_str(text).ok()?),
             Kind::Queued => Object::Queued(serde_json::from_str(text).ok()?),
             Kind::Other => Object::Other,
         };
@@ -242,6 +247,8 @@ enum Kind {
     Node,
     Pod,
     Quota,
+    Limits,
+    Workload,
     Queued,
     Other,
 }
@@ -252,11 +259,22 @@ impl Kind {
             "Node" => Kind::Node,
             "Pod" => Kind::Pod,
             "ElasticQuota" => Kind::Quota,
+            "ResourceQuota" => Kind::Limits,
+            name if is_workload(name) => Kind::Workload,
             "PodGroup" | "GangPlan" | "PriorityClass" | "Namespace" => Kind::Queued,
-            name if JOB_KINDS.iter().any(|kind| kind.api().kind == name) => Kind::Queued,
+            name if is_job(name) => Kind::Queued,
             _ => Kind::Other,
         }
     }
+}
+
+fn is_job(kind: &str) -> bool {
+    JOB_KINDS.iter().any(|one| one.api().kind == kind)
+}
+
+/// Is an object of that kind a pod, or does it make some?
+pub(super) fn makes_pods(kind: &str) -> bool {
+    kind == "Pod" || is_workload(kind) || is_job(kind)
 }
 
 /// Reads an object of a kind that is already known.
@@ -270,6 +288,8 @@ impl<'de> DeserializeSeed<'de> for Single {
             Kind::Node => Box::<Node>::deserialize(deserializer).map(Object::Node),
             Kind::Pod => Box::<Pod>::deserialize(deserializer).map(Object::Pod),
             Kind::Quota => Box::<ElasticQuota>::deserialize(deserializer).map(Object::Quota),
+            Kind::Limits => Box::<ResourceQuota>::deserialize(deserializer).map(Object::Limits),
+            Kind::Workload => Box::<Value>::deserialize(deserializer).map(Object::Workload),
             Kind::Queued => Box::<Value>::deserialize(deserializer).map(Object::Queued),
             Kind::Other => IgnoredAny::deserialize(deserializer).map(|_| Object::Other),
         }

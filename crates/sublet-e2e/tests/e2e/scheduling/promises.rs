@@ -1,10 +1,13 @@
-//! What `sublet plan` promises, the real schedulers do: random clusters and pods, one at a time.
+//! What `sublet plan` promises, the real schedulers do: random clusters and pods, one at a time, and
+//! all at once (`together`).
 //!
 //! A few pods are planned on what the API server says at that moment. Then they are made, the
 //! next when the stock scheduler and the extender have decided about the last, and both answers
 //! are compared: whether it is placed, on which node, and on which cards. Where the cluster goes
 //! a way that the plan left open, the rest is planned anew. A pod that is refused is deleted,
 //! but a finalizer keeps it: nobody takes it up again, and the extender still knows that it came.
+
+mod together;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -86,23 +89,22 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
         .build()?;
     let mut all = Count::default();
     for (round, (policy, pods)) in (0..).zip(ROUNDS) {
-        let mut cluster = Cluster {
-            world: &world,
-            client: runtime.block_on(connect(Some(&world.cluster.kubeconfig("admin")?)))?,
-            chance: Rng::with_seed(seed.wrapping_add(round)),
-            nodes: Vec::new(),
-            policy,
-            folder: tempfile::tempdir()?,
-        };
+        let mut cluster = cluster_of(&world, &runtime, seed.wrapping_add(round), policy)?;
         let count = runtime.block_on(cluster.play(round, pods))?;
         println!("{policy}: {count:?} after {:.0?}", begun.elapsed());
-        all.placed += count.placed;
-        all.decided += count.decided;
-        all.alternatives += count.alternatives;
-        all.refused += count.refused;
-        all.conditional += count.conditional;
-        all.broken.extend(count.broken);
+        all.add(count);
     }
+    let mut together = Count::default();
+    for (round, policy) in (ROUNDS.len() as u64..).zip(together::BURSTS) {
+        let mut cluster = cluster_of(&world, &runtime, seed.wrapping_add(round), policy)?;
+        let count = runtime.block_on(cluster.play_together(round))?;
+        println!(
+            "{policy}, together: {count:?} after {:.0?}",
+            begun.elapsed()
+        );
+        together.add(count);
+    }
+    all.broken.append(&mut together.broken);
     let broken = all.broken.join("\n\n");
     ensure!(broken.is_empty(), "seed {seed}: broken promises\n{broken}");
     // Else chance has drawn nothing worth a comparison.
@@ -111,7 +113,37 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
     assert!(all.decided * 20 > all.placed * 17, "seed {seed}: {all:?}");
     assert!(all.alternatives * 3 < all.placed, "seed {seed}: {all:?}");
     assert!(all.conditional < 100, "seed {seed}: {all:?}");
+    let enough = together.placed > 15 && together.refused > 3;
+    assert!(enough, "seed {seed}, together: {together:?}");
     Ok(())
+}
+
+fn cluster_of<'a>(
+    world: &'a World,
+    runtime: &tokio::runtime::Runtime,
+    seed: u64,
+    policy: &'static str,
+) -> Result<Cluster<'a>> {
+    let kubeconfig = world.cluster.kubeconfig("admin")?;
+    Ok(Cluster {
+        world,
+        client: runtime.block_on(connect(Some(&kubeconfig)))?,
+        chance: Rng::with_seed(seed),
+        nodes: Vec::new(),
+        policy,
+        folder: tempfile::tempdir()?,
+    })
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.placed += other.placed;
+        self.decided += other.decided;
+        self.alternatives += other.alternatives;
+        self.refused += other.refused;
+        self.conditional += other.conditional;
+        self.broken.extend(other.broken);
+    }
 }
 
 /// One drawn cluster.
@@ -135,15 +167,7 @@ impl Cluster<'_> {
             self.send("POST", path, &draw::runtime_class()).await?;
         }
         let n_nodes = self.chance.usize(6..=18);
-        for number in 0..n_nodes {
-            let name = format!("r{round}-{number:02}");
-            let node = draw::node(&mut self.chance, &name);
-            self.send("POST", NODES, &node).await?;
-            self.nodes.push(name);
-        }
-        self.until_ready()?;
-        let nodes = self.send("GET", NODES, &Value::Null).await?;
-        std::fs::write(self.folder.path().join(NODES_FILE), nodes)?;
+        self.make_nodes(round, n_nodes).await?;
         self.start_extender()?;
         let mut changes = Box::pin(watch::<Pods>(&self.client, Some("default")));
         while !matches!(next(&mut changes).await?, Change::ListEnds) {}
@@ -153,7 +177,7 @@ impl Cluster<'_> {
         for (number, pod) in pods.iter().enumerate() {
             if plans.is_empty() {
                 let next = &pods[number..pods.len().min(number + AHEAD)];
-                plans = self.plan(next).await?.into();
+                plans = self.plan(next, &[]).await?.into();
             }
             let planned = plans.pop_front().context("one plan for each pod")?;
             let mut kept = pod.clone();
@@ -177,6 +201,19 @@ impl Cluster<'_> {
         Ok(count)
     }
 
+    async fn make_nodes(&mut self, round: u64, count: usize) -> Result<()> {
+        for number in 0..count {
+            let name = format!("r{round}-{number:02}");
+            let node = draw::node(&mut self.chance, &name);
+            self.send("POST", NODES, &node).await?;
+            self.nodes.push(name);
+        }
+        self.until_ready()?;
+        let nodes = self.send("GET", NODES, &Value::Null).await?;
+        std::fs::write(self.folder.path().join(NODES_FILE), nodes)?;
+        Ok(())
+    }
+
     fn draw_pods(&mut self, round: u64, count: usize) -> Vec<Value> {
         let mut pods: Vec<Value> = Vec::with_capacity(count);
         for number in 0..count {
@@ -196,7 +233,7 @@ impl Cluster<'_> {
 
     /// What `sublet plan` says of these pods, on what the API server says now. Nodes stay as
     /// they are for the round.
-    async fn plan(&self, pods: &[Value]) -> Result<Vec<Value>> {
+    async fn plan(&self, pods: &[Value], more: &[&str]) -> Result<Vec<Value>> {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
         let files = [NODES_FILE, "there", "coming"].map(file);
         std::fs::write(&files[1], self.send("GET", PODS, &Value::Null).await?)?;
@@ -204,14 +241,20 @@ impl Cluster<'_> {
         std::fs::write(&files[2], list.to_string())?;
         let files = files.iter().flat_map(|file| ["-f", file]);
         let options = ["-o", "json", "--policy", self.policy];
+        let options = options.iter().chain(more).copied();
         let arguments: Vec<&str> = ["plan"].into_iter().chain(files).chain(options).collect();
         let (code, text, notes) = self.world.sublet(&arguments)?;
         ensure!(notes.is_empty(), "odd objects: {notes}");
         let plan: Value = serde_json::from_str(&text).context("no plan")?;
         let plans = plan["pods"].as_array().context("no pods")?;
         let name = |pod: &Value| pod["name"].as_str().map(str::to_owned);
-        let names: Vec<_> = plans.iter().map(name).collect();
-        let expected: Vec<_> = pods.iter().map(|pod| name(&pod["metadata"])).collect();
+        let mut names: Vec<_> = plans.iter().map(name).collect();
+        let mut expected: Vec<_> = pods.iter().map(|pod| name(&pod["metadata"])).collect();
+        if !more.is_empty() {
+            // Those that come together are taken by priority.
+            names.sort();
+            expected.sort();
+        }
         ensure!(names == expected, "other pods wait: {plan}");
         let placed = plans.iter().all(|pod| pod["verdict"] == "placed");
         ensure!((code == 0) == placed, "exit code {code}: {plan}");
@@ -230,27 +273,33 @@ impl Cluster<'_> {
                 format!("pod {name}: {log}")
             })?;
             let Change::Set(pod) = change else { continue };
-            if *name != *pod.metadata.name {
-                continue;
+            if *name == *pod.metadata.name
+                && let Some(fate) = self.decided(&pod).await?
+            {
+                return Ok(fate);
             }
-            if !pod.spec.node_name.is_empty() {
-                return Ok(Fate::Bound(pod.spec.node_name.clone(), cards(&pod)?));
-            }
-            let mut conditions = pod.status.conditions.iter();
-            let Some(said) = conditions.find(|c| c.kind == "PodScheduled" && c.status == "False")
-            else {
-                continue;
-            };
-            ensure!(
-                said.reason == "Unschedulable",
-                "{}: {}",
-                said.reason,
-                said.message
-            );
-            let path = format!("{PODS}/{}?gracePeriodSeconds=0", pod.metadata.name);
-            self.send("DELETE", &path, &Value::Null).await?;
-            return Ok(Fate::Refused(said.message.clone()));
         }
+    }
+
+    /// What has been decided about a pod; one that is refused is deleted.
+    async fn decided(&self, pod: &Pod) -> Result<Option<Fate>> {
+        if !pod.spec.node_name.is_empty() {
+            return Ok(Some(Fate::Bound(pod.spec.node_name.clone(), cards(pod)?)));
+        }
+        let mut conditions = pod.status.conditions.iter();
+        let Some(said) = conditions.find(|c| c.kind == "PodScheduled" && c.status == "False")
+        else {
+            return Ok(None);
+        };
+        ensure!(
+            said.reason == "Unschedulable",
+            "{}: {}",
+            said.reason,
+            said.message
+        );
+        let path = format!("{PODS}/{}?gracePeriodSeconds=0", pod.metadata.name);
+        self.send("DELETE", &path, &Value::Null).await?;
+        Ok(Some(Fate::Refused(said.message.clone())))
     }
 
     /// Waits until the controllers have looked at every node.
