@@ -38,8 +38,7 @@ Input are Kubernetes objects as kubectl prints them, YAML or JSON, many document
 too: nodes, pods that run (spec.nodeName, annotations), pods that wait. A Deployment,
 StatefulSet, ReplicaSet, DaemonSet or job without creationTimestamp is planned by the pods
 that it will have; of one in the cluster its pods count. PriorityClasses give new pods their
-numbers. If a file leaves out a node's CPU,
-memory or number of pods, these are unlimited.
+numbers. If a file leaves out a node's CPU, memory or number of pods, these are unlimited.
 
 Waiting pods of the cluster (with creationTimestamp) come first, by priority, then age. New
 ones come after them one by one, in the order of the files; with --arrival together all come
