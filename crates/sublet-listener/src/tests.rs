@@ -89,6 +89,16 @@ impl World {
         self.refused.get_or_create(&labels).get()
     }
 
+    /// Waits until so many were refused for that reason, and no more.
+    fn comes_to_refuse(&self, reason: &'static str, count: u64) {
+        let begun = Instant::now();
+        while self.refused(reason) < count {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{reason}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(self.refused(reason), count, "{reason}");
+    }
+
     /// A short call over a connection of its own, from an address of its own.
     fn is_served(&self) -> Duration {
         let begun = Instant::now();
@@ -177,11 +187,7 @@ async fn whoever_stalls_is_cut_and_others_are_served() {
         }
         // Who does not read the answer goes too.
         let mut deaf = world.sends(1, b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n");
-        let begun = Instant::now();
-        while world.refused("answer_time") == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        world.comes_to_refuse("answer_time", 1);
         ends(&mut deaf);
         // Who has asked and waits may ask again, for longer than any of that.
         let mut kept = world.sends(1, &[call(1), b"x".to_vec()].concat());
@@ -249,11 +255,11 @@ async fn whoever_stalls_while_tls_begins_is_cut_and_others_are_served() {
             let took = ends(&mut stalled);
             assert!(took < Duration::from_secs(15), "{took:?}");
         }
-        assert_eq!(world.refused("handshake_time"), 3);
-        // What is no TLS is refused at once.
+        world.comes_to_refuse("handshake_time", 3);
+        // What is no TLS is refused at once. It is counted after the caller was told.
         let mut plain = world.sends(1, &call(1));
         ends(&mut plain);
-        assert_eq!(world.refused("handshake"), 1);
+        world.comes_to_refuse("handshake", 1);
         // More of them than there is room for.
         let stalled: Vec<_> = (0..60).map(|n| world.sends(1 + n % 3, &half)).collect();
         is_served();
