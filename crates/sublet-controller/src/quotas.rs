@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_api::{ElasticQuota, QuotaFacts, QuotaScope, keys, tree_of};
+use sublet_queue::quantity;
 
 /// The top of every tree.
 const ROOT: &str = "koordinator-root-quota";
@@ -91,9 +92,19 @@ pub(crate) fn judge_quota(change: QuotaChange, known: &KnownQuotas) -> Result<()
 /// Do no pods count for it, as far as the controller has written that on it?
 fn has_nobody(quota: &ElasticQuota) -> Result<(), String> {
     // What cannot be read was not written by the controller.
-    let Ok(QuotaFacts { used, request, .. }) = quota.facts() else {
+    let Ok(QuotaFacts {
+        quota: own,
+        used,
+        mut request,
+        ..
+    }) = quota.facts()
+    else {
         return Ok(());
     };
+    if !own.lends {
+        // It asks for all of its minimum, whoever is there.
+        request.retain(|resource, asked| own.min.get(resource).is_none_or(|min| *asked > *min));
+    }
     let amounts = [("status.used", used), ("request", request)];
     let amounts = amounts
         .iter()
@@ -102,9 +113,10 @@ fn has_nobody(quota: &ElasticQuota) -> Result<(), String> {
     match there.next() {
         None => Ok(()),
         Some((field, (resource, amount))) => Err(format!(
-            "quota {} has pods: {field} has {amount} of {resource}; delete them, or give them \
-             another quota, first",
-            quota.metadata.name
+            "quota {} has pods: {field} has {} of {resource}; delete them, or give them another \
+             quota, first",
+            quota.metadata.name,
+            quantity(resource, *amount),
         )),
     }
 }
@@ -372,12 +384,12 @@ mod tests {
             (
                 "2",
                 "{}",
-                "quota b has pods: status.used has 2000 of cpu; delete",
+                "quota b has pods: status.used has 2 of cpu; delete",
             ),
             (
                 "0",
                 "1500m",
-                "quota b has pods: request has 1500 of cpu; delete",
+                "quota b has pods: request has 1500m of cpu; delete",
             ),
             // Not by the controller.
             ("lots", "1", ""),
@@ -397,6 +409,25 @@ mod tests {
                 said.starts_with(told) && said.is_empty() == told.is_empty(),
                 "{said}"
             );
+        }
+    }
+
+    /// A quota that lends nothing asks for its minimum while nobody is there. Found by
+    /// `what_plan_queue_says_the_real_controller_does`.
+    #[test]
+    fn a_quota_that_lends_nothing_goes_too() {
+        let tree = known(&TREE);
+        let min = quota(TREE[3]).facts().unwrap().quota.min["cpu"];
+        for (asked, goes) in [(min, true), (min + 1, false)] {
+            let mut gone = quota(TREE[3]);
+            let meta = &mut gone.metadata;
+            let lends = (keys::QUOTA_LENDS.to_owned(), "false".to_owned());
+            meta.labels.extend([lends]);
+            let request = json!({ "cpu": format!("{asked}m") }).to_string();
+            meta.annotations
+                .insert(keys::QUOTA_REQUEST.to_owned(), request);
+            let said = judge_quota(QuotaChange::Gone(&gone), &tree);
+            assert_eq!(said.is_ok(), goes, "{asked}: {said:?}");
         }
     }
 
