@@ -4,7 +4,6 @@ mod hands;
 mod supervisor;
 mod time;
 mod unread;
-mod whole;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, LazyLock};
