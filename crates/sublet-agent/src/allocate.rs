@@ -494,4 +494,4 @@ fn slots_of(pod: &Pod, container: &ContainerClaim) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
