@@ -252,13 +252,11 @@ async fn whoever_stalls_while_tls_begins_is_cut_and_others_are_served() {
         let stalled = [&[], &half[..], &first[..]].map(|said| world.sends(1, said));
         is_served();
         for mut stalled in stalled {
-            let took = ends(&mut stalled);
-            assert!(took < Duration::from_secs(15), "{took:?}");
+            assert!(ends(&mut stalled) < Duration::from_secs(15));
         }
         world.comes_to_refuse("handshake_time", 3);
         // What is no TLS is refused at once. It is counted after the caller was told.
-        let mut plain = world.sends(1, &call(1));
-        ends(&mut plain);
+        ends(&mut world.sends(1, &call(1)));
         world.comes_to_refuse("handshake", 1);
         // More of them than there is room for.
         let stalled: Vec<_> = (0..60).map(|n| world.sends(1 + n % 3, &half)).collect();
