@@ -114,7 +114,8 @@ pub(crate) enum Arrival {
     InOrder,
     /// All at once, as when a controller makes them faster than they are placed, or the scheduler was
     /// away: by priority, and a policy that learns knows all of them before it places the first. (A
-    /// scheduler that has just started takes those of one priority in any order)
+    /// scheduler that has just started takes those of one priority in any order, and those that are
+    /// bound at the same time may get each other's places)
     Together,
 }
 

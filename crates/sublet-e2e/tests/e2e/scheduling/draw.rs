@@ -241,6 +241,19 @@ fn others(chance: &mut Rng, spec: &mut Value) {
     }
 }
 
+/// Takes the wishes of a pod away that are not modelled.
+pub(crate) fn without_others(pod: &mut Value) {
+    let Some(spec) = pod["spec"].as_object_mut() else {
+        return;
+    };
+    spec.remove("topologySpreadConstraints");
+    spec.remove("volumes");
+    if let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) {
+        affinity.remove("podAffinity");
+        affinity.remove("podAntiAffinity");
+    }
+}
+
 fn toleration(chance: &mut Rng) -> Value {
     match chance.u32(..4) {
         0 => json!({ "operator": "Exists" }),

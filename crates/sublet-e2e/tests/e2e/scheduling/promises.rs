@@ -1,10 +1,13 @@
-//! What `sublet plan` promises, the real schedulers do: random clusters and pods, one at a time.
+//! What `sublet plan` promises, the real schedulers do: random clusters and pods, one at a time, and
+//! all at once (`together`).
 //!
 //! A few pods are planned on what the API server says at that moment. Then they are made, the
 //! next when the stock scheduler and the extender have decided about the last, and both answers
 //! are compared: whether it is placed, on which node, and on which cards. Where the cluster goes
 //! a way that the plan left open, the rest is planned anew. A pod that is refused is deleted,
 //! but a finalizer keeps it: nobody takes it up again, and the extender still knows that it came.
+
+mod together;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -91,6 +94,17 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
         println!("{policy}: {count:?} after {:.0?}", begun.elapsed());
         all.add(count);
     }
+    let mut together = Count::default();
+    for (round, policy) in (ROUNDS.len() as u64..).zip(together::BURSTS) {
+        let mut cluster = cluster_of(&world, &runtime, seed.wrapping_add(round), policy)?;
+        let count = runtime.block_on(cluster.play_together(round))?;
+        println!(
+            "{policy}, together: {count:?} after {:.0?}",
+            begun.elapsed()
+        );
+        together.add(count);
+    }
+    all.broken.append(&mut together.broken);
     let broken = all.broken.join("\n\n");
     ensure!(broken.is_empty(), "seed {seed}: broken promises\n{broken}");
     // Else chance has drawn nothing worth a comparison.
@@ -99,6 +113,8 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
     assert!(all.decided * 20 > all.placed * 17, "seed {seed}: {all:?}");
     assert!(all.alternatives * 3 < all.placed, "seed {seed}: {all:?}");
     assert!(all.conditional < 100, "seed {seed}: {all:?}");
+    let enough = together.placed > 15 && together.refused > 5;
+    assert!(enough, "seed {seed}, together: {together:?}");
     Ok(())
 }
 
@@ -161,7 +177,7 @@ impl Cluster<'_> {
         for (number, pod) in pods.iter().enumerate() {
             if plans.is_empty() {
                 let next = &pods[number..pods.len().min(number + AHEAD)];
-                plans = self.plan(next).await?.into();
+                plans = self.plan(next, &[]).await?.into();
             }
             let planned = plans.pop_front().context("one plan for each pod")?;
             let mut kept = pod.clone();
@@ -217,7 +233,7 @@ impl Cluster<'_> {
 
     /// What `sublet plan` says of these pods, on what the API server says now. Nodes stay as
     /// they are for the round.
-    async fn plan(&self, pods: &[Value]) -> Result<Vec<Value>> {
+    async fn plan(&self, pods: &[Value], more: &[&str]) -> Result<Vec<Value>> {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
         let files = [NODES_FILE, "there", "coming"].map(file);
         std::fs::write(&files[1], self.send("GET", PODS, &Value::Null).await?)?;
@@ -225,14 +241,20 @@ impl Cluster<'_> {
         std::fs::write(&files[2], list.to_string())?;
         let files = files.iter().flat_map(|file| ["-f", file]);
         let options = ["-o", "json", "--policy", self.policy];
+        let options = options.iter().chain(more).copied();
         let arguments: Vec<&str> = ["plan"].into_iter().chain(files).chain(options).collect();
         let (code, text, notes) = self.world.sublet(&arguments)?;
         ensure!(notes.is_empty(), "odd objects: {notes}");
         let plan: Value = serde_json::from_str(&text).context("no plan")?;
         let plans = plan["pods"].as_array().context("no pods")?;
         let name = |pod: &Value| pod["name"].as_str().map(str::to_owned);
-        let names: Vec<_> = plans.iter().map(name).collect();
-        let expected: Vec<_> = pods.iter().map(|pod| name(&pod["metadata"])).collect();
+        let mut names: Vec<_> = plans.iter().map(name).collect();
+        let mut expected: Vec<_> = pods.iter().map(|pod| name(&pod["metadata"])).collect();
+        if !more.is_empty() {
+            // Those that come together are taken by priority.
+            names.sort();
+            expected.sort();
+        }
         ensure!(names == expected, "other pods wait: {plan}");
         let placed = plans.iter().all(|pod| pod["verdict"] == "placed");
         ensure!((code == 0) == placed, "exit code {code}: {plan}");
@@ -269,6 +291,9 @@ impl Cluster<'_> {
         else {
             return Ok(None);
         };
+        if said.reason == "SchedulingGated" {
+            return Ok(None);
+        }
         ensure!(
             said.reason == "Unschedulable",
             "{}: {}",
