@@ -267,7 +267,7 @@ fn pods_of_koordinators_manual_are_counted_by_label_and_by_namespace() -> Result
     for (manifest, namespace) in [(QUOTA, "default"), (QUOTA_OF_NAMESPACE, "quota-example")] {
         world.cluster.apply(manifest)?;
         // 40m and 40Mi, as on the page.
-        let used = serde_json::json!({"cpu": "40m", "memory": "41943040"});
+        let used = serde_json::json!({"cpu": "40m", "memory": "40Mi"});
         let status = serde_json::json!({ "used": used });
         until_status(&world, kind, (namespace, "quota-example"), &status)?;
         let quota = world.get(&[kind, "quota-example", "-n", namespace])?;
@@ -314,7 +314,7 @@ fn a_tree_of_koordinators_proposal_has_children_and_pods() -> Result<()> {
         .cluster
         .apply(&pod.replace("\"quota-example\"", "test-child"))?;
     until_running(&world, &[("pod", 1)])?;
-    let used = serde_json::json!({"used": {"cpu": "40m", "memory": "41943040"}});
+    let used = serde_json::json!({"used": {"cpu": "40m", "memory": "40Mi"}});
     let kind = "elasticquotas.scheduling.sigs.k8s.io";
     for quota in ["test-child", "cn-hangzhou-k-amd64-root-quota"] {
         until_status(&world, kind, ("kube-system", quota), &used)?;
