@@ -5,16 +5,16 @@
 
 mod away;
 mod isolation;
+mod labels;
 mod plugins;
 mod registrar;
 mod runtime;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
 use jiff::Timestamp;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
@@ -22,17 +22,17 @@ use sublet_client::{Client, read_node};
 use sublet_model::{Identity, Inventory, NodeFacts, NodeName, Pauses};
 use sublet_tasks::Vital;
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
-use tokio::sync::{Mutex, Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::away::{Leave, Return};
 use self::isolation::Caretaker;
+use self::labels::Labels;
 use self::plugins::Plugins;
 use self::registrar::Registrar;
 use self::runtime::RuntimeSide;
-use crate::SharingWord;
 use crate::allocate::{Given, Site};
 use crate::books::Books;
 use crate::caring::Caring;
@@ -41,6 +41,7 @@ use crate::hand_over::{HandOut, in_time, now_ns};
 use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
+use crate::node_events::node_events;
 use crate::pods::PodSource;
 use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
@@ -105,39 +106,6 @@ struct Offered {
     inventory: Arc<Inventory>,
     settings: Settings,
     offer: Offer,
-}
-
-/// The operator's wishes on the node object.
-#[derive(Default, PartialEq, Eq)]
-struct Labels {
-    sharing: Option<String>,
-    no_isolation: bool,
-}
-
-impl Labels {
-    fn of(node: &Node) -> Labels {
-        let labels = &node.metadata.labels;
-        let no_isolation = labels.get(keys::CGPU_DISABLE_LABEL);
-        Labels {
-            sharing: labels.get(keys::SHARING_LABEL).cloned(),
-            no_isolation: no_isolation.is_some_and(|text| text == "true"),
-        }
-    }
-
-    fn sharing(&self) -> Option<SharingWord> {
-        let text = self.sharing.as_deref()?;
-        SharingWord::from_str(text, false).ok()
-    }
-
-    fn warn_of_garbage(&self) {
-        if let (Some(value), None) = (&self.sharing, self.sharing()) {
-            let label = keys::SHARING_LABEL;
-            warn!(
-                label,
-                value, "label ignored: not `memory`, `whole` or `both`"
-            );
-        }
-    }
 }
 
 impl Agent {
@@ -218,15 +186,15 @@ impl Agent {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
         let kinds = kind::all(&self.cards, asked);
         let books = Books::place(&self.folder);
-        let place = (self.client.clone(), self.node.clone());
-        let caring = Caring::new(place, self.pods.clone(), books, kinds);
+        let (events, post) = node_events(self.client.clone(), self.node.clone());
+        let caring = Caring::new(events.clone(), self.pods.clone(), books, kinds);
         let caring = Arc::new(caring);
         let caretaker = Caretaker {
             caring: Arc::clone(&caring),
             pods: self.pods.clone(),
             node: self.node.clone(),
             metrics: self.metrics.clone(),
-            given: Arc::clone(&self.given),
+            events,
             isolation: self.isolation.clone(),
             unit: self.settings.unit,
             lost: self.lost.clone(),
@@ -260,6 +228,7 @@ impl Agent {
         let mut plugins = Plugins::new(caring, self.folder.clone(), registered, vital.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
+            never = post.keep() => match never {},
             ended = supervisor.keep() => ended.map(|never| match never {}),
             ended = runtime => ended.map(|never| match never {}),
             never = registrar.keep() => match never {},
@@ -467,26 +436,4 @@ pub(crate) fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
         now.clone_from(new);
     }
     is_new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_read_and_garbage_is_none() {
-        let check = |key: &str, value: &str| {
-            let mut node = Node::default();
-            node.metadata.labels = [(key.to_owned(), value.to_owned())].into();
-            let labels = Labels::of(&node);
-            (labels.sharing(), labels.no_isolation)
-        };
-        assert_eq!(
-            check(keys::SHARING_LABEL, "whole"),
-            (Some(SharingWord::Whole), false)
-        );
-        assert_eq!(check(keys::SHARING_LABEL, "Whole"), (None, false));
-        assert_eq!(check(keys::CGPU_DISABLE_LABEL, "true"), (None, true));
-        assert_eq!(check(keys::CGPU_DISABLE_LABEL, "false"), (None, false));
-    }
 }

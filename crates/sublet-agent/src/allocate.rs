@@ -494,4 +494,4 @@ fn slots_of(pod: &Pod, container: &ContainerClaim) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

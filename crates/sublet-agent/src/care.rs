@@ -1,7 +1,8 @@
 //! When is a device prepared, and when cleaned? Before the first container that gets it, and after the
 //! last is gone; a device that several pods share waits for the last of them. What cannot be cleaned is
-//! sick, nobody gets it, and it is tried again with growing pauses. Pure: who has what goes in, and what
-//! is to be done comes out. Times are milliseconds on any clock that only rises.
+//! sick, nobody gets it, and it is tried again with growing pauses. Whoever prepares or cleans a device
+//! has it in hand meanwhile, and nobody gets it. Pure: who has what goes in, and what is to be done comes
+//! out. Times are milliseconds on any clock that only rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,13 +40,21 @@ pub(crate) struct Care {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Use {
-    /// Who has it.
-    now: BTreeSet<PodUid>,
+    /// Who has it, and since when at the earliest.
+    now: BTreeMap<PodUid, u64>,
     /// Who had it since it was clean.
     ever: BTreeSet<PodUid>,
     /// Until when it counts as used whoever is known to have it.
     awaited_ms: u64,
+    hand: Option<Hand>,
     trouble: Option<Trouble>,
+}
+
+/// What is being done with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hand {
+    Preparing,
+    Cleaning,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +77,10 @@ pub(crate) enum CareNews {
 
 impl Care {
     /// Somebody is about to get that device; `who` is empty where that is not known. True if nobody
-    /// had it since it was clean: it is to be prepared first.
+    /// had it since it was clean: it is to be prepared first, and is in hand until then.
     ///
     /// # Errors
-    /// It is not clean, and why.
+    /// It is not clean, or in hand, and why.
     pub(crate) fn begin(
         &mut self,
         device: &str,
@@ -83,12 +92,25 @@ impl Care {
         if let Some(trouble) = &of.trouble {
             return Err(trouble.why.clone());
         }
-        of.now.extend(who.iter().cloned());
+        match of.hand {
+            Some(Hand::Preparing) => return Err("it is being prepared".to_owned()),
+            Some(Hand::Cleaning) => return Err("it is being cleaned".to_owned()),
+            None => {}
+        }
+        of.now.extend(who.iter().map(|uid| (uid.clone(), now_ms)));
         of.ever.extend(who.iter().cloned());
         if who.is_empty() {
             of.awaited_ms = now_ms + AWAITED_MS;
         }
+        of.hand = is_first.then_some(Hand::Preparing);
         Ok(is_first)
+    }
+
+    /// It is prepared, or was not cleaned to the end: it is put down as it is.
+    pub(crate) fn put_down(&mut self, device: &str) {
+        if let Some(of) = self.devices.get_mut(device) {
+            of.hand = None;
+        }
     }
 
     /// It could not be prepared, and nobody has got it.
@@ -96,41 +118,45 @@ impl Care {
         self.devices.remove(device);
     }
 
-    /// Learns which pods there are, and who has what; pods that are gone may be among them. `all`:
-    /// nobody else can have got anything, so what was handed over and is in nobody's hands is free.
-    pub(crate) fn see(&mut self, live: &BTreeSet<PodUid>, held: &Held, all: bool) {
+    /// Learns which pods there were when they were asked for, at `asked_ms`, and who has what; pods
+    /// that are gone may be among them. Who got something since then keeps it. `all`: nobody else can
+    /// have got anything before that, so what was handed over and is in nobody's hands is free.
+    pub(crate) fn see(&mut self, live: &BTreeSet<PodUid>, held: &Held, asked_ms: u64, all: bool) {
         for (device, pods) in held {
             // What somebody had before this process began is as clean as it ever will be.
             let is_used = pods.iter().any(|uid| live.contains(uid));
             // Nobody gets one that is not clean. Kubelet's books say all the same that those have it
             // who wait for it, and nobody would ever clean it.
-            let in_trouble = |of: &Use| of.trouble.is_some();
-            if self.devices.get(device).is_some_and(in_trouble) {
+            let is_unclean = |of: &Use| of.trouble.is_some() || of.hand == Some(Hand::Cleaning);
+            if self.devices.get(device).is_some_and(is_unclean) {
                 continue;
             }
             if is_used || self.devices.contains_key(device) {
                 let of = self.devices.entry(device.clone()).or_default();
-                of.now.extend(pods.iter().cloned());
+                for uid in pods {
+                    of.now.entry(uid.clone()).or_default();
+                }
                 of.ever.extend(pods.iter().cloned());
             }
         }
         for of in self.devices.values_mut() {
-            of.now.retain(|uid| live.contains(uid));
-            if all {
+            of.now
+                .retain(|uid, since_ms| *since_ms >= asked_ms || live.contains(uid));
+            if all && of.awaited_ms < asked_ms.saturating_add(AWAITED_MS) {
                 of.awaited_ms = 0;
             }
         }
     }
 
-    /// What is to be cleaned now, each with those who had it.
-    pub(crate) fn due(&self, now_ms: u64) -> Held {
+    /// Takes one in hand that is to be cleaned now; returns it with those who had it.
+    pub(crate) fn take_due(&mut self, now_ms: u64) -> Option<(DeviceName, BTreeSet<PodUid>)> {
         let is_due = |of: &Use| {
             let is_time = of.trouble.as_ref().is_none_or(|one| one.again_ms <= now_ms);
-            of.now.is_empty() && of.awaited_ms <= now_ms && is_time
+            of.now.is_empty() && of.awaited_ms <= now_ms && is_time && of.hand.is_none()
         };
-        let due = self.devices.iter().filter(|(_, of)| is_due(of));
-        due.map(|(device, of)| (device.clone(), of.ever.clone()))
-            .collect()
+        let (device, of) = self.devices.iter_mut().find(|(_, of)| is_due(of))?;
+        of.hand = Some(Hand::Cleaning);
+        Some((device.clone(), of.ever.clone()))
     }
 
     /// A cleaning has ended.
@@ -141,6 +167,7 @@ impl Care {
         now_ms: u64,
     ) -> Option<CareNews> {
         let of = self.devices.get_mut(device)?;
+        of.hand = None;
         let before = of.trouble.take();
         match outcome {
             Ok(()) => {
@@ -212,63 +239,124 @@ mod tests {
         }
     }
 
+    /// All that is to be cleaned.
+    fn due(care: &Care, now_ms: u64) -> Held {
+        let mut care = care.clone();
+        std::iter::from_fn(|| care.take_due(now_ms)).collect()
+    }
+
+    /// It is prepared at once.
+    fn begin(care: &mut Care, device: &str, who: &[PodUid], now_ms: u64) -> Result<bool, String> {
+        let begun = care.begin(device, who, now_ms);
+        if begun == Ok(true) {
+            care.put_down(device);
+        }
+        begun
+    }
+
+    /// The pods are asked for after all that happened.
+    fn see(care: &mut Care, live: &BTreeSet<PodUid>, held: &Held, all: bool) {
+        care.see(live, held, u64::MAX, all);
+    }
+
+    #[test]
+    fn a_list_of_before_takes_nothing_from_who_came_since() {
+        let mut care = Care::default();
+        assert_eq!(begin(&mut care, "card", &[uid("a")], 10), Ok(true));
+        care.see(&uids(""), &held(""), 10, true);
+        assert_eq!(due(&care, 10), Held::new());
+        care.see(&uids(""), &held(""), 11, true);
+        assert_eq!(due(&care, 11), held("a"));
+        // So with one of whom only kubelet's books will say it.
+        assert_eq!(begin(&mut care, "other", &[], 20), Ok(true));
+        care.see(&uids(""), &held(""), 20, true);
+        assert_eq!(due(&care, 20), held("a"));
+        care.see(&uids(""), &held(""), 21, true);
+        assert_eq!(due(&care, 21).len(), 2);
+    }
+
+    #[test]
+    fn nobody_gets_what_another_has_in_hand() {
+        let mut care = Care::default();
+        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
+        let why = care.begin("card", &[uid("b")], 0).unwrap_err();
+        assert_eq!(why, "it is being prepared");
+        assert_eq!(care.take_due(u64::MAX), None);
+        care.put_down("card");
+        assert_eq!(care.begin("card", &[uid("b")], 0), Ok(false));
+        see(&mut care, &uids(""), &held(""), true);
+        assert_eq!(care.take_due(0), Some(("card".to_owned(), uids("a b"))));
+        assert_eq!(care.take_due(0), None);
+        let why = care.begin("card", &[uid("c")], 0).unwrap_err();
+        assert_eq!(why, "it is being cleaned");
+        // It was cut off.
+        care.put_down("card");
+        assert_eq!(due(&care, 0), held("a b"));
+    }
+
     #[test]
     fn whoever_waits_for_a_device_does_not_keep_it_from_being_cleaned() {
         let mut care = Care::default();
-        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
-        care.see(&uids("b"), &held(""), false);
-        assert_eq!(care.due(0), held("a"));
+        assert_eq!(begin(&mut care, "card", &[uid("a")], 0), Ok(true));
+        see(&mut care, &uids("b"), &held(""), false);
+        assert_eq!(due(&care, 0), held("a"));
         care.cleaned("card", Err("a process".to_owned()), 0);
-        assert!(care.begin("card", &[uid("b")], 0).is_err());
+        assert!(begin(&mut care, "card", &[uid("b")], 0).is_err());
         // Kubelet has allocated it, so that its books have it for `b`.
-        care.see(&uids("b"), &held("b"), false);
-        assert_eq!(care.due(GRACE_PAUSE_MS), held("a"));
+        see(&mut care, &uids("b"), &held("b"), false);
+        assert_eq!(due(&care, GRACE_PAUSE_MS), held("a"));
         care.cleaned("card", Ok(()), GRACE_PAUSE_MS);
-        assert_eq!(care.begin("card", &[uid("b")], GRACE_PAUSE_MS), Ok(true));
+        assert_eq!(
+            begin(&mut care, "card", &[uid("b")], GRACE_PAUSE_MS),
+            Ok(true)
+        );
     }
 
     #[test]
     fn a_device_is_prepared_for_the_first_and_cleaned_after_the_last() {
         let mut care = Care::default();
-        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
-        assert_eq!(care.begin("card", &[uid("b")], 0), Ok(false));
-        care.see(&uids("a b"), &held("a b"), true);
-        assert_eq!(care.due(100_000), Held::new());
-        care.see(&uids("b"), &held("b"), true);
-        assert_eq!(care.due(100_000), Held::new());
-        care.see(&uids(""), &held(""), true);
-        assert_eq!(care.due(0), held("a b"));
+        assert_eq!(begin(&mut care, "card", &[uid("a")], 0), Ok(true));
+        assert_eq!(begin(&mut care, "card", &[uid("b")], 0), Ok(false));
+        see(&mut care, &uids("a b"), &held("a b"), true);
+        assert_eq!(due(&care, 100_000), Held::new());
+        see(&mut care, &uids("b"), &held("b"), true);
+        assert_eq!(due(&care, 100_000), Held::new());
+        see(&mut care, &uids(""), &held(""), true);
+        assert_eq!(due(&care, 0), held("a b"));
         assert_eq!(care.cleaned("card", Ok(()), 0), None);
         assert_eq!(care, Care::default());
-        assert_eq!(care.begin("card", &[uid("c")], 0), Ok(true));
+        assert_eq!(begin(&mut care, "card", &[uid("c")], 0), Ok(true));
     }
 
     #[test]
     fn what_cannot_be_cleaned_is_refused_and_tried_again_with_growing_pauses() {
         let mut care = Care::default();
-        assert_eq!(care.begin("card", &[uid("a")], 0), Ok(true));
-        care.see(&uids(""), &held(""), true);
+        assert_eq!(begin(&mut care, "card", &[uid("a")], 0), Ok(true));
+        see(&mut care, &uids(""), &held(""), true);
         // Kubelet has a moment to end what is left.
         assert_eq!(care.cleaned("card", Err("late".to_owned()), 0), None);
-        assert_eq!(care.begin("card", &[uid("b")], 0), Err("late".to_owned()));
+        assert_eq!(
+            begin(&mut care, "card", &[uid("b")], 0),
+            Err("late".to_owned())
+        );
         assert_eq!((care.ailing(), care.next_ms()), (Ailing::new(), Some(200)));
         let mut now = GRACE_MS;
         let mut pauses = Vec::new();
         for tries in 0..9 {
-            assert_eq!(care.due(now), held("a"));
+            assert_eq!(due(&care, now), held("a"));
             let news = care.cleaned("card", Err("stuck".to_owned()), now);
             assert_eq!(
                 news,
                 (tries == 0).then(|| CareNews::Sick("stuck".to_owned()))
             );
             let next = care.next_ms().unwrap();
-            assert_eq!(care.due(next - 1), Held::new());
+            assert_eq!(due(&care, next - 1), Held::new());
             pauses.push((next - now) / 1_000);
             now = next;
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert_eq!(
-            care.begin("card", &[uid("b")], now),
+            begin(&mut care, "card", &[uid("b")], now),
             Err("stuck".to_owned())
         );
         assert_eq!(
@@ -284,25 +372,30 @@ mod tests {
     #[test]
     fn a_device_in_unknown_hands_waits_for_kubelets_books() {
         let mut care = Care::default();
-        assert_eq!(care.begin("card", &[], 1_000), Ok(true));
-        care.see(&uids("a"), &held(""), false);
-        assert_eq!(care.due(10_999), Held::new());
-        assert_eq!(care.due(11_000).len(), 1);
+        assert_eq!(begin(&mut care, "card", &[], 1_000), Ok(true));
+        see(&mut care, &uids("a"), &held(""), false);
+        assert_eq!(due(&care, 10_999), Held::new());
+        assert_eq!(due(&care, 11_000).len(), 1);
         // Of somebody who is gone already nothing is learnt but the name.
-        care.see(&uids(""), &[("else".to_owned(), uids("z"))].into(), false);
-        assert_eq!(care.due(11_000).len(), 1);
+        see(
+            &mut care,
+            &uids(""),
+            &[("else".to_owned(), uids("z"))].into(),
+            false,
+        );
+        assert_eq!(due(&care, 11_000).len(), 1);
         // In the books, and then gone.
-        care.see(&uids("a"), &held("a"), false);
-        assert_eq!(care.due(11_000), Held::new());
-        care.see(&uids(""), &held(""), false);
-        assert_eq!(care.due(11_000), held("a"));
+        see(&mut care, &uids("a"), &held("a"), false);
+        assert_eq!(due(&care, 11_000), Held::new());
+        see(&mut care, &uids(""), &held(""), false);
+        assert_eq!(due(&care, 11_000), held("a"));
         // Kubelet has asked about another container since: the books say all.
-        assert_eq!(care.begin("card", &[], 11_000), Ok(false));
-        care.see(&uids(""), &held(""), true);
-        assert_eq!(care.due(11_000), held("a"));
-        assert_eq!(care.begin("other", &[], 0), Ok(true));
+        assert_eq!(begin(&mut care, "card", &[], 11_000), Ok(false));
+        see(&mut care, &uids(""), &held(""), true);
+        assert_eq!(due(&care, 11_000), held("a"));
+        assert_eq!(begin(&mut care, "other", &[], 0), Ok(true));
         care.withdraw("other");
-        assert_eq!(care.due(99_000).len(), 1);
+        assert_eq!(due(&care, 99_000).len(), 1);
     }
 
     /// Who comes and goes. Of four pods and two cards each is named by a number.
@@ -352,15 +445,15 @@ mod tests {
                 match step {
                     Step::Comes { pod, card } => {
                         // As the shell does: first who is gone, what is due, then the newcomer.
-                        care.see(&live(&has), &has, true);
-                        for device in care.due(now).into_keys() {
+                        see(&mut care, &live(&has), &has, true);
+                        for device in due(&care, now).into_keys() {
                             prop_assert!(has.get(&device).is_none_or(BTreeSet::is_empty));
                             care.cleaned(&device, Ok(()), now);
                             dirty.remove(&device);
                         }
                         let (uid, card) = (uid(&format!("p{pod}-{number}")), format!("card{card}"));
                         let users = has.entry(card.clone()).or_default();
-                        if let Ok(is_first) = care.begin(&card, std::slice::from_ref(&uid), now) {
+                        if let Ok(is_first) = begin(&mut care, &card, std::slice::from_ref(&uid), now) {
                             prop_assert_eq!(is_first, users.is_empty());
                             prop_assert!(!users.is_empty() || !dirty.contains(&card));
                             users.insert(uid);
@@ -378,11 +471,11 @@ mod tests {
                     Step::Restarts => {
                         care = Care::default();
                         dirty.retain(|card| has.get(card).is_some_and(|users| !users.is_empty()));
-                        care.see(&live(&has), &has, false);
+                        see(&mut care, &live(&has), &has, false);
                     }
                     Step::Cleans { works } => {
-                        care.see(&live(&has), &has, true);
-                        for device in care.due(now).into_keys() {
+                        see(&mut care, &live(&has), &has, true);
+                        for device in due(&care, now).into_keys() {
                             prop_assert!(has.get(&device).is_none_or(BTreeSet::is_empty));
                             let outcome = if works { Ok(()) } else { Err("no".to_owned()) };
                             care.cleaned(&device, outcome, now);
@@ -395,9 +488,9 @@ mod tests {
                 }
             }
             has.clear();
-            care.see(&BTreeSet::new(), &has, true);
+            see(&mut care, &BTreeSet::new(), &has, true);
             now += 300_000;
-            for device in care.due(now).into_keys() {
+            for device in due(&care, now).into_keys() {
                 care.cleaned(&device, Ok(()), now);
             }
             prop_assert_eq!(care, Care::default());

@@ -1,11 +1,12 @@
 //! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and writes on
 //! the pod what was handed over *before* kubelet gets its answer. If the process dies in between,
-//! the pod fails its admission; no card is handed out twice. One Allocate at a time, for all
-//! resources of the node.
+//! the pod fails its admission; no card is handed out twice. No lock is held while the API server, the
+//! arbiter or a device is waited for: what is decided is reserved in the same moment, so that the
+//! next Allocate does not decide it again, and given back if it comes to nothing.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sublet_api::object::Pod;
 use sublet_client::{Client, Pods, list, patch_pod_annotations};
@@ -14,9 +15,9 @@ use sublet_kubelet::deviceplugin::{
 };
 use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
@@ -29,7 +30,7 @@ use crate::isolate::inject::Injection;
 use crate::isolate::supervisor::{IsolationWatch, state_for};
 use crate::nri;
 use crate::plugin::DeviceIds;
-use crate::pods::PodSource;
+use crate::pods::{PodList, PodSource};
 
 /// How long a pod that nobody finds is looked for. The API server had the pod before kubelet did,
 /// so this is for servers that lag behind.
@@ -54,7 +55,7 @@ pub(crate) struct HandOut {
     pub(crate) gated: bool,
     pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
-    /// One for all resources of the node: it is also what serialises them.
+    /// One for all resources of the node.
     pub(crate) given: Arc<Mutex<Given>>,
     pub(crate) metrics: AgentMetrics,
     /// Are containers held to their parts?
@@ -129,12 +130,11 @@ impl HandOut {
         resource: &'static str,
         containers: &[ContainerPreferredAllocationRequest],
     ) -> Vec<Result<DeviceIds, AllocateError>> {
-        let mut given = self.given.lock().await;
         let site = self.site.borrow().clone();
         // Only advice. Where nothing is known kubelet picks, and Allocate says what is wrong.
         let pods = self.pods.now().await.unwrap_or_else(|error| {
             debug!(%error, "no preference");
-            Vec::new()
+            PodList::new(Vec::new(), Instant::now())
         });
         // Of equal pods the books say who has been served. They are long, and where the runtime waits
         // for the agent the pods say it themselves soon enough.
@@ -142,7 +142,8 @@ impl HandOut {
             true => Some(Books::default()),
             false => Books::read(&self.books),
         };
-        given.learn(&pods, books.as_ref());
+        let mut given = self.given();
+        given.learn(&pods, books.as_ref(), Instant::now());
         let answer = |one: &ContainerPreferredAllocationRequest| {
             let count = u64::try_from(one.allocation_size).unwrap_or(0);
             prefer(
@@ -163,39 +164,17 @@ impl HandOut {
         device: Option<&String>,
         caring: &Caring,
     ) -> Result<(HandOver, Injection), Status> {
-        let mut given = self.given.lock().await;
         let started = Instant::now();
-        let (handed, pods) = loop {
-            let site = self.site.borrow().clone();
-            match self.pods.now().await {
-                Ok(pods) => {
-                    given.keep(&pods);
-                    match self.decide(&pods, &site, asked, &mut given) {
-                        Ok(handed) => {
-                            let device = device.cloned();
-                            break (HandOver { device, ..handed }, pods);
-                        }
-                        Err(AllocateError::Nobody { .. })
-                            if started.elapsed() < NOBODY_PATIENCE => {}
-                        Err(refusal) => {
-                            return Err(Status::failed_precondition(refusal.to_string()));
-                        }
-                    }
-                }
-                Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
-                    let why = format!("the pods of the node cannot be listed: {error}");
-                    return Err(Status::unavailable(why));
-                }
-                Err(error) => debug!(%error, "pods not listed, will try again"),
-            }
-            sleep(PAUSE).await;
+        let (reserved, pods) = self.find(asked, started).await?;
+        let handed = HandOver {
+            device: device.cloned(),
+            ..reserved.handed.clone()
         };
         let injected = self.isolate(&handed, pods, caring).await?;
         if handed.twins.is_empty() {
             self.write(&handed, started).await?;
-            given.note(&handed.uid, &handed.container);
+            reserved.keep();
         } else {
-            given.settle(false);
             self.doubt.notify_one();
         }
         let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
@@ -206,24 +185,60 @@ impl HandOut {
         Ok((handed, injected))
     }
 
+    /// The container that kubelet means, reserved, and the pods by which it was found.
+    async fn find(
+        &self,
+        asked: KubeletAsk,
+        started: Instant,
+    ) -> Result<(Reserved, PodList), Status> {
+        loop {
+            let site = self.site.borrow().clone();
+            match self.pods.now().await {
+                Ok(pods) => match self.decide(&pods, &site, asked) {
+                    Ok(reserved) => return Ok((reserved, pods)),
+                    Err(AllocateError::Nobody { .. }) if started.elapsed() < NOBODY_PATIENCE => {}
+                    Err(refusal) => {
+                        return Err(Status::failed_precondition(refusal.to_string()));
+                    }
+                },
+                Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
+                    let why = format!("the pods of the node cannot be listed: {error}");
+                    return Err(Status::unavailable(why));
+                }
+                Err(error) => debug!(%error, "pods not listed, will try again"),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
     /// Decides, with a look into kubelet's books where an earlier answer was for one of several
     /// pods, or this one would be.
     fn decide(
         &self,
-        pods: &[Pod],
+        pods: &PodList,
         site: &Site,
         asked: KubeletAsk,
-        given: &mut Given,
-    ) -> Result<HandOver, AllocateError> {
+    ) -> Result<Reserved, AllocateError> {
+        let try_with = |books: Option<&Books>, given: &mut Given| {
+            given.learn(pods, books, Instant::now());
+            let handed = decide(pods, site, asked, given, now_ns())?;
+            Ok(Reserved::new(handed, &self.given, given))
+        };
+        let mut given = self.given();
+        given.keep(pods, pods.asked());
         if given.is_settled() {
-            given.learn(pods, None);
-            let decided = decide(pods, site, asked, given, now_ns());
+            let decided = try_with(None, &mut given);
             if !matches!(decided, Err(AllocateError::Ambiguous { .. })) {
                 return decided;
             }
         }
-        given.learn(pods, Books::read(&self.books).as_ref());
-        decide(pods, site, asked, given, now_ns())
+        drop(given);
+        let books = Books::read(&self.books);
+        try_with(books.as_ref(), &mut self.given())
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the arbiter of the container before anybody else hears of it. Containers that are
@@ -232,11 +247,10 @@ impl HandOut {
     async fn isolate(
         &self,
         handed: &HandOver,
-        pods: Vec<Pod>,
+        pods: PodList,
         caring: &Caring,
     ) -> Result<Injection, Status> {
         let failed = |error: JoinError| Status::from_error(error.into());
-        let pods = Arc::new(pods);
         let cannot = |error: &IsolationError| {
             let (pod, why) = (&handed.pod, error.with_cause());
             Status::unavailable(format!("pod {pod} cannot be held to its part: {why}"))
@@ -245,8 +259,8 @@ impl HandOut {
         let state = state_for(handed, &self.isolation, PATIENCE).await;
         let state = state.map_err(|error| cannot(&error))?;
         if let Some(isolation) = state.on().cloned() {
-            let pods = Arc::clone(&pods);
-            let settled = spawn_blocking(move || isolation.settle(|| pods));
+            let pods = pods.clone();
+            let settled = spawn_blocking(move || isolation.settle(&pods));
             settled.await.map_err(failed)?;
         }
         let twins = handed.twins.iter().map(|twin| twin.uid.clone());
@@ -298,6 +312,46 @@ impl HandOut {
     }
 }
 
+/// What was decided. Nobody else gets that container's devices while this lives, nor after it was kept.
+struct Reserved {
+    handed: HandOver,
+    given: Arc<Mutex<Given>>,
+    kept: bool,
+}
+
+impl Reserved {
+    /// `now`: what is locked of `given`. Of one of several pods nothing can be reserved: kubelet's books
+    /// will say whose it was.
+    fn new(handed: HandOver, given: &Arc<Mutex<Given>>, now: &mut Given) -> Reserved {
+        let kept = !handed.twins.is_empty();
+        match kept {
+            true => now.doubt(Instant::now()),
+            false => now.note(&handed.uid, &handed.container, Instant::now()),
+        }
+        let given = Arc::clone(given);
+        Reserved {
+            handed,
+            given,
+            kept,
+        }
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Reserved {
+    /// Kubelet has not got its answer: it was refused, or kubelet has hung up.
+    fn drop(&mut self) {
+        if !self.kept {
+            let (uid, container) = (&self.handed.uid, &self.handed.container);
+            let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+            given.withdraw(uid, container);
+        }
+    }
+}
+
 /// Why a call to the API server brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
@@ -340,3 +394,6 @@ pub(crate) fn now_ns() -> u64 {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     })
 }
+
+#[cfg(test)]
+mod tests;

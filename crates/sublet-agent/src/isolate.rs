@@ -3,16 +3,20 @@
 //! elsewhere (`allocate`); this only carries it out, and takes it back when the pod is gone.
 //!
 //! `inject` and `reconcile` decide and touch nothing; `record` is what stays on disk, so that
-//! an agent that was killed finds its containers again before it has asked anybody; `node`
-//! does it all, `thread` is where the arbiter runs, and `supervisor` starts it whenever it is not
+//! an agent that was killed finds its containers again before it has asked anybody, and `found` what
+//! it finds; `node` does it all with what `means` brings, `containers` says who has which container in
+//! hand, `thread` is where the arbiter runs, and `supervisor` starts it whenever it is not
 //! there; `loadable` says which images cannot load the libraries; `fake` is the
 //! arbiter's view of cards that a file plays.
 
+mod containers;
 mod fake;
 pub(crate) mod figures;
+pub mod found;
 pub mod inject;
 mod leftovers;
 mod loadable;
+mod means;
 pub(crate) mod node;
 pub mod reconcile;
 pub mod record;
@@ -122,6 +126,9 @@ pub(crate) enum IsolationError {
     /// It is to be started again.
     #[error("{0}; the agent tries again")]
     Pending(Arc<str>),
+    /// Another thread does not get on with it.
+    #[error("the agent is still busy with this container")]
+    InHand,
     /// More cards than a job's pages have room for.
     #[error(
         "a container can have parts of at most {MAX_DEVICES} GPUs, and pod {pod} asks for {cards}"
@@ -178,6 +185,7 @@ impl IsolationError {
             | IsolationError::Settings(_)
             | IsolationError::Untended(_)
             | IsolationError::Pending(_)
+            | IsolationError::InHand
             | IsolationError::TooMany { .. } => false,
         };
         match is_permanent {

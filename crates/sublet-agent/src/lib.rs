@@ -2,8 +2,8 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, hand_over, nri, kind,
-//! care, caring, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, hand_over, nri, kind,
+//! care, caring, node_events, agent.
 
 mod agent;
 pub mod allocate;
@@ -16,6 +16,7 @@ mod hand_over;
 mod health;
 pub mod isolate;
 mod kind;
+mod node_events;
 mod nri;
 pub mod plugin;
 mod pods;

@@ -37,7 +37,7 @@ use crate::cdi::Cdi;
 use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
 use crate::isolate::supervisor::{IsolationWatch, state_for};
-use crate::pods::WatchedPods;
+use crate::pods::{PodList, WatchedPods};
 
 /// The plugin's name, as the scheduler writes it on pods ([`keys::REQUIRED_PLUGINS`]).
 const NAME: &str = keys::NRI_PLUGIN;
@@ -98,7 +98,7 @@ impl Created {
 
     /// Forgets pods that are not on the node any more. `newest` is asked only while nothing can be
     /// noted: a list from before a container was created may lack its pod.
-    pub(crate) fn keep(&self, newest: impl FnOnce() -> Option<Arc<Vec<Pod>>>) {
+    pub(crate) fn keep(&self, newest: impl FnOnce() -> Option<PodList>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pods) = newest() {
             all.retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
@@ -151,7 +151,7 @@ impl RuntimePlugin {
         let mut done = BTreeSet::new();
         loop {
             let pods = self.pods.known(|_| true).filter(|_| self.knows_its_node());
-            let pods = pods.unwrap_or_default();
+            let pods: &[Pod] = pods.as_deref().unwrap_or_default();
             done.retain(|uid| pods.iter().any(|pod| pod.metadata.uid == *uid));
             for pod in pods.iter().filter(|pod| pod.status.phase == "Pending") {
                 let (uid, spec) = (&pod.metadata.uid, &pod.spec);
@@ -192,7 +192,7 @@ impl RuntimePlugin {
     /// wait for a core.
     async fn hand_over(
         &self,
-        pods: &Arc<Vec<Pod>>,
+        pods: &PodList,
         uid: &str,
         container: &str,
         patience: Duration,
@@ -211,7 +211,7 @@ impl RuntimePlugin {
         let state = state.map_err(cannot)?;
         if let Some(isolation) = state.on() {
             // Containers whose pods are gone make room: their memory may be this one's now.
-            isolation.settle(|| self.pods.known(|_| true).unwrap_or(Arc::clone(pods)));
+            isolation.settle(&self.pods.known(|_| true).unwrap_or_else(|| pods.clone()));
         }
         let who = [handed.uid.clone()];
         let cards = handed.card_names();
@@ -338,7 +338,7 @@ mod tests {
         created.note("a", "c0");
         let newest = || {
             assert!(created.0.try_lock().is_err(), "noted in between");
-            Some(Arc::default())
+            Some(PodList::new(Vec::new(), std::time::Instant::now()))
         };
         created.keep(|| None);
         let (uid, name) = (PodUid::new("a").unwrap(), ContainerName::new("c0").unwrap());

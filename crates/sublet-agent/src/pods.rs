@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use sublet_api::is_over;
@@ -21,6 +22,36 @@ use crate::hand_over::{CallError, pods_on};
 /// How long the first list is waited for.
 const FIRST_LIST: Duration = Duration::from_secs(5);
 
+/// Pods of the node, and when they were asked for. Whoever has got something since may not be among
+/// them: who compares pods with what was handed over leaves that alone, and so needs no lock from
+/// the question to the comparison.
+#[derive(Clone)]
+pub(crate) struct PodList {
+    pods: Arc<Vec<Pod>>,
+    asked: Instant,
+}
+
+impl PodList {
+    /// Pods that were asked for then.
+    pub(crate) fn new(pods: impl Into<Arc<Vec<Pod>>>, asked: Instant) -> PodList {
+        let pods = pods.into();
+        PodList { pods, asked }
+    }
+
+    /// When they were asked for.
+    pub(crate) fn asked(&self) -> Instant {
+        self.asked
+    }
+}
+
+impl Deref for PodList {
+    type Target = [Pod];
+
+    fn deref(&self) -> &[Pod] {
+        &self.pods
+    }
+}
+
 /// Where the pods of the node are asked for.
 #[derive(Clone)]
 pub(crate) enum PodSource {
@@ -32,9 +63,12 @@ pub(crate) enum PodSource {
 
 impl PodSource {
     /// All pods bound to the node.
-    pub(crate) async fn now(&self) -> Result<Vec<Pod>, CallError> {
+    pub(crate) async fn now(&self) -> Result<PodList, CallError> {
         match self {
-            PodSource::Listed(client, node) => pods_on(client, node).await,
+            PodSource::Listed(client, node) => {
+                let asked = Instant::now();
+                Ok(PodList::new(pods_on(client, node).await?, asked))
+            }
             PodSource::Watched(pods) => pods.all(FIRST_LIST).await.ok_or(CallError::NotYet),
         }
     }
@@ -60,12 +94,9 @@ impl PodSource {
         }
     }
 
-    /// What a watch has brought since somebody looked. Whoever compares pods with what was handed over
-    /// asks this under the lock of what was handed over: a list from before it would lack a pod that
-    /// has got something since, and the pod would lose it.
-    pub(crate) fn newest(&self) -> Option<Arc<Vec<Pod>>> {
+    /// What a watch has brought until now, without waiting.
+    pub(crate) fn newest(&self) -> Option<PodList> {
         match self {
-            // Who lists takes turns with whoever hands over.
             PodSource::Listed(..) => None,
             PodSource::Watched(pods) => pods.known(|_| true),
         }
@@ -148,23 +179,17 @@ impl WatchedPods {
     }
 
     /// All of them; `None` if there is no complete list in time.
-    pub(crate) async fn all(&self, patience: Duration) -> Option<Vec<Pod>> {
-        self.until(patience, |_| true)
-            .await
-            .map(|pods| pods.to_vec())
+    pub(crate) async fn all(&self, patience: Duration) -> Option<PodList> {
+        self.until(patience, |_| true).await
     }
 
     /// All of them once that one is among them; `None` if it does not come in time.
-    pub(crate) async fn with(&self, uid: &str, patience: Duration) -> Option<Arc<Vec<Pod>>> {
+    pub(crate) async fn with(&self, uid: &str, patience: Duration) -> Option<PodList> {
         let is_there = |pods: &[Pod]| pods.iter().any(|pod| pod.metadata.uid == uid);
         self.until(patience, is_there).await
     }
 
-    async fn until(
-        &self,
-        patience: Duration,
-        wanted: impl Fn(&[Pod]) -> bool,
-    ) -> Option<Arc<Vec<Pod>>> {
+    async fn until(&self, patience: Duration, wanted: impl Fn(&[Pod]) -> bool) -> Option<PodList> {
         let mut changed = self.changes();
         let wait = async {
             loop {
@@ -178,9 +203,11 @@ impl WatchedPods {
     }
 
     /// All of them as they are known now; `None` without a complete list, or one that is wanted.
-    pub(crate) fn known(&self, wanted: impl Fn(&[Pod]) -> bool) -> Option<Arc<Vec<Pod>>> {
+    pub(crate) fn known(&self, wanted: impl Fn(&[Pod]) -> bool) -> Option<PodList> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        (known.complete && wanted(&known.pods)).then(|| Arc::clone(&known.pods))
+        let is_wanted = known.complete && wanted(&known.pods);
+        // Whoever had got something before was in what the watch had brought before.
+        is_wanted.then(|| PodList::new(Arc::clone(&known.pods), Instant::now()))
     }
 }
 

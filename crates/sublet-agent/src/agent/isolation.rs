@@ -2,6 +2,8 @@
 //! those that had to wait get their limits. What each uses becomes metrics, and the node's measured
 //! use.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +16,17 @@ use sublet_api::object::Pod;
 use sublet_api::{Handed, NodeUse};
 use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use super::{LOOK_EVERY, replace};
-use crate::allocate::Given;
 use crate::caring::Caring;
 use crate::isolate::figures::Figures;
+use crate::isolate::found::Unread;
 use crate::isolate::node::Isolation;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::isolate::tally::Tally;
-use crate::pods::PodSource;
+use crate::node_events::NodeEvents;
+use crate::pods::{PodList, PodSource};
 
 /// How often the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +44,7 @@ pub(super) struct Caretaker {
     pub(super) caring: Arc<Caring>,
     pub(super) node: NodeName,
     pub(super) metrics: AgentMetrics,
-    pub(super) given: Arc<Mutex<Given>>,
+    pub(super) events: NodeEvents,
     pub(super) isolation: IsolationWatch,
     pub(super) unit: Unit,
     /// Told of the cards of pods that do not say it themselves.
@@ -103,24 +106,20 @@ impl Caretaker {
         }
     }
 
-    /// Compares the containers with the pods, and has devices cleaned that nobody has any more. Allocate
-    /// does it too, with a list of its own; the two take turns, or a list from before an Allocate
-    /// could end its container. Who is asked by the runtime takes no turns: there a watch says what is
-    /// newest.
+    /// Compares the containers with the pods, and has devices cleaned that nobody has any more.
+    /// Whoever hands out devices does it too, with a list of its own.
     async fn settle(&self) -> anyhow::Result<()> {
+        let mut told = BTreeSet::new();
         loop {
-            let turn = self.given.lock().await;
             let (mut waits, mut again) = (false, LOOK_EVERY);
             match self.pods.now().await {
                 Ok(pods) => {
-                    let pods = Arc::new(pods);
-                    waits = self.settle_containers(&pods).await?;
+                    waits = self.settle_containers(&pods, &mut told).await?;
                     let next = self.caring.look(&pods).await;
                     again = next.map_or(again, |next| next.clamp(WAIT_EVERY, again));
                 }
                 Err(error) => debug!(%error, "pods not listed, containers stay as they are"),
             }
-            drop(turn);
             if waits {
                 warn!(node = %self.node, "a container waits for its limits");
             }
@@ -132,20 +131,76 @@ impl Caretaker {
         }
     }
 
-    /// True if a container waits for its limits.
-    async fn settle_containers(&self, pods: &Arc<Vec<Pod>>) -> anyhow::Result<bool> {
+    /// True if a container waits for its limits. `told`: the folders of which it was said that they
+    /// cannot be read.
+    async fn settle_containers(
+        &self,
+        pods: &PodList,
+        told: &mut BTreeSet<PathBuf>,
+    ) -> anyhow::Result<bool> {
         let Some(isolation) = self.isolation.borrow().on().cloned() else {
             return Ok(false);
         };
-        let (pods, unit, source) = (Arc::clone(pods), self.unit, self.pods.clone());
+        let (list, unit, source) = (pods.clone(), self.unit, self.pods.clone());
         let settled = spawn_blocking(move || {
-            let waits = isolation.settle(|| source.newest().unwrap_or_else(|| Arc::clone(&pods)));
+            let waits = isolation.settle(&source.newest().unwrap_or_else(|| list.clone()));
             isolation.clear_libraries();
-            (waits, isolation.lost(&pods, unit))
+            (waits, isolation.lost(&list, unit), isolation.unread())
         });
         let settled = settled.await;
-        let (waits, lost) = settled.context("comparing containers with pods failed")?;
+        let (waits, lost, unread) = settled.context("comparing containers with pods failed")?;
         self.lost.send_if_modified(|now| replace(now, &lost));
+        for one in &unread {
+            if !told.contains(&one.folder) {
+                let message = says(one, pods);
+                warn!(node = %self.node, why = message, "a container has no limits");
+                self.events.tell("ContainerRecordUnread", message);
+            }
+        }
+        *told = unread.into_iter().map(|one| one.folder).collect();
         Ok(waits)
+    }
+}
+
+/// The news of a record that cannot be read, in words.
+fn says(unread: &Unread, pods: &[Pod]) -> String {
+    let of = |pod: &&Pod| unread.pod.as_ref() == Some(&pod.metadata.uid);
+    let whose = pods
+        .iter()
+        .find(of)
+        .map_or("a container".to_owned(), |pod| {
+            format!(
+                "a container of pod {}/{}",
+                pod.metadata.namespace, pod.metadata.name
+            )
+        });
+    let (folder, why) = (unread.folder.display(), &unread.why);
+    format!(
+        "the record of {whose} in {folder} cannot be read, so nothing looks after it and its folder \
+         stays: {why}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_told_with_its_pod() {
+        let mut pod = Pod::default();
+        pod.metadata.uid = "uid-a".to_owned();
+        (pod.metadata.namespace, pod.metadata.name) = ("ns".to_owned(), "a".to_owned());
+        let unread = |pod: Option<&str>| Unread {
+            folder: "/c/x/main-0".into(),
+            pod: pod.map(str::to_owned),
+            why: "an error".to_owned(),
+        };
+        let words = "the record of a container of pod ns/a in /c/x/main-0 cannot be read, so nothing \
+                     looks after it and its folder stays: an error";
+        let pods = [Pod::default(), pod];
+        assert_eq!(says(&unread(Some("uid-a")), &pods), words);
+        let words = "the record of a container in /c/x/main-0 cannot be read";
+        assert!(says(&unread(Some("uid-b")), &pods).starts_with(words));
+        assert!(says(&unread(None), &pods).starts_with(words));
     }
 }

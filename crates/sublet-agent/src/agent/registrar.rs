@@ -4,15 +4,15 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sublet_api::dialect;
 use sublet_api::is_over;
 use sublet_api::object::Pod;
 use sublet_client::{Client, patch_pod_annotations};
 use sublet_model::{ContainerName, Entry, NodeFacts, Pauses};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tracing::{debug, info};
 
@@ -57,9 +57,8 @@ impl Registrar {
         }
     }
 
-    /// One look; true if of every answer it is known for whom it was. Allocate takes turns with it.
+    /// One look; true if of every answer it is known for whom it was.
     async fn look(&self) -> bool {
-        let mut given = self.given.lock().await;
         let pods = match self.pods.now().await {
             Ok(pods) => pods,
             Err(error) => {
@@ -70,6 +69,7 @@ impl Registrar {
         if let Some(created) = &self.created {
             created.keep(|| self.pods.newest());
         }
+        self.given().keep(&pods, pods.asked());
         let waiting = waiting(&pods, &self.facts);
         let (mut open, mut doubts) = (waiting.len(), 0);
         // They are long, and where the runtime is asked they only have news of an earlier agent's
@@ -82,7 +82,7 @@ impl Registrar {
             let done = self.done(entry, books.as_ref());
             let all = done.len() == entry.claim.containers().len();
             if done.len() > dialect::assigned_containers(pod).len() {
-                let is_marked = self.mark(entry, &done, &mut given).await;
+                let is_marked = self.mark(entry, &done).await;
                 open -= usize::from(is_marked && all);
             }
         }
@@ -90,8 +90,12 @@ impl Registrar {
             let look = spawn_blocking(move || isolation.recognise(&books));
             doubts = look.await.unwrap_or(0);
         }
-        given.settle(open == 0);
+        self.given().settle(open == 0, pods.asked());
         open == 0 && doubts == 0
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The containers of a pod that have their devices. Of kubelet's books only of pods with one
@@ -109,7 +113,7 @@ impl Registrar {
     }
 
     /// Says on a pod that these of its containers have their devices.
-    async fn mark(&self, entry: &Entry, done: &[&ContainerName], given: &mut Given) -> bool {
+    async fn mark(&self, entry: &Entry, done: &[&ContainerName]) -> bool {
         let names: Vec<String> = done.iter().map(ToString::to_string).collect();
         let annotations = dialect::assigned_annotations(&entry.claim, &names, now_ns());
         let pod = &entry.pod;
@@ -122,8 +126,9 @@ impl Registrar {
         .await
         {
             Ok(()) => {
+                let mut given = self.given();
                 for container in done {
-                    given.note(&entry.uid, container);
+                    given.note(&entry.uid, container, Instant::now());
                 }
                 info!(%pod, containers = ?names, "served");
                 true

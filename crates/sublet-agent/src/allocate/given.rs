@@ -1,32 +1,54 @@
 //! What an agent knows of whom it has served, beside what the pods' annotations say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use sublet_api::object::{Container, Pod};
 use sublet_model::{ContainerName, PodUid};
 
 use crate::books::Books;
 
-/// What this process has handed over. The pods' annotations say the same, but a list may come from
-/// a server that lags behind.
+/// What this process has handed over, or is about to. The pods' annotations say the same, but a list
+/// may come from a server that lags behind, or have been asked for before.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    handed: BTreeMap<PodUid, BTreeSet<ContainerName>>,
+    handed: BTreeMap<PodUid, Served>,
     /// Were kubelet's books read just now? Without them nobody is served in doubt.
     with_books: bool,
     /// Is it known of every answer for whom it was?
     settled: bool,
+    /// When there was an answer last of which that is not known.
+    doubt: Option<Instant>,
+}
+
+/// What was noted of one pod.
+#[derive(Clone, Debug)]
+struct Served {
+    containers: BTreeSet<ContainerName>,
+    /// When the last was.
+    last: Instant,
 }
 
 impl Given {
-    /// Notes that a container has its devices.
-    pub fn note(&mut self, pod: &PodUid, container: &ContainerName) {
-        let containers = self.handed.entry(pod.clone()).or_default();
-        containers.insert(container.clone());
+    /// Notes that a container has its devices, or is about to get them.
+    pub fn note(&mut self, pod: &PodUid, container: &ContainerName, now: Instant) {
+        let served = self.handed.entry(pod.clone()).or_insert_with(|| Served {
+            containers: BTreeSet::new(),
+            last: now,
+        });
+        served.containers.insert(container.clone());
+        served.last = now;
+    }
+
+    /// It does not get them after all.
+    pub(crate) fn withdraw(&mut self, pod: &PodUid, container: &ContainerName) {
+        if let Some(served) = self.handed.get_mut(pod) {
+            served.containers.remove(container);
+        }
     }
 
     /// Notes whom kubelet has served by its own books; `None`: they cannot be read.
-    pub(crate) fn learn(&mut self, pods: &[Pod], books: Option<&Books>) {
+    pub(crate) fn learn(&mut self, pods: &[Pod], books: Option<&Books>, now: Instant) {
         self.with_books = books.is_some();
         for pod in pods {
             let uid = &pod.metadata.uid;
@@ -34,16 +56,23 @@ impl Given {
             let served = |one: &&Container| books.is_some_and(|b| b.has_served(uid, &one.name));
             for one in containers.filter(served) {
                 if let (Ok(uid), Ok(name)) = (PodUid::new(uid), ContainerName::new(&one.name)) {
-                    self.note(&uid, &name);
+                    self.note(&uid, &name, now);
                 }
             }
         }
     }
 
-    /// Says whether it is known of every answer for whom it was. It is not when the process begins.
-    pub(crate) fn settle(&mut self, settled: bool) {
-        self.settled = settled;
-        self.with_books = false;
+    /// There is an answer of which it is not known for whom it was.
+    pub(crate) fn doubt(&mut self, now: Instant) {
+        self.doubt = Some(now);
+        self.settled = false;
+    }
+
+    /// Says whether it is known for whom each answer was that was given before `asked`. It is not when
+    /// the process begins.
+    pub(crate) fn settle(&mut self, settled: bool, asked: Instant) {
+        let is_older = self.doubt.is_none_or(|doubt| doubt < asked);
+        self.settled = settled && is_older;
     }
 
     /// May one of several pods be served?
@@ -56,16 +85,49 @@ impl Given {
         self.settled
     }
 
-    /// Forgets pods that are not on the node any more.
-    pub fn keep(&mut self, pods: &[Pod]) {
-        self.handed
-            .retain(|uid, _| pods.iter().any(|pod| pod.metadata.uid == uid.as_str()));
+    /// Forgets pods that were not on the node any more when its pods were asked for.
+    pub fn keep(&mut self, pods: &[Pod], asked: Instant) {
+        self.handed.retain(|uid, served| {
+            let is_there = |pod: &Pod| pod.metadata.uid == uid.as_str();
+            served.last >= asked || pods.iter().any(is_there)
+        });
     }
 
     /// Has that container its devices?
     pub(super) fn has(&self, pod: &PodUid, container: &ContainerName) -> bool {
-        self.handed
-            .get(pod)
-            .is_some_and(|set| set.contains(container))
+        let served = self.handed.get(pod);
+        served.is_some_and(|served| served.containers.contains(container))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_list_of_before_says_nothing_of_what_was_given_since() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let (pod, container) = (PodUid::new("a").unwrap(), ContainerName::new("c").unwrap());
+        let mut given = Given::default();
+        assert!(!given.is_settled());
+        given.note(&pod, &container, at(5));
+        given.keep(&[], at(4));
+        assert!(given.has(&pod, &container));
+        given.keep(&[], at(6));
+        assert!(!given.has(&pod, &container));
+        given.doubt(at(5));
+        given.settle(true, at(4));
+        assert!(!given.is_settled(), "the doubt is newer");
+        given.settle(true, at(6));
+        assert!(given.is_settled());
+        given.settle(false, at(7));
+        assert!(!given.is_settled());
+        // What is not handed over after all can be asked for again.
+        given.note(&pod, &container, at(8));
+        given.withdraw(&pod, &container);
+        assert!(!given.has(&pod, &container));
     }
 }

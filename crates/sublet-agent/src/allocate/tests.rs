@@ -7,6 +7,7 @@ use sublet_model::{CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit}
 
 use super::*;
 
+mod behind;
 mod compute;
 mod named;
 mod pinned;
@@ -16,7 +17,7 @@ mod twins;
 /// else; a whole-card pod has one card per container, `@0,1`. Amounts are of `resource`.
 /// Words: `done:main`, `over`, `ended` (but a container runs), `deleting`, `elsewhere`,
 /// `slot:main`, `index` (no UUID), `old` (the original's annotations), `junk` (garbage).
-fn pods(picture: &str, resource: &str) -> Vec<Pod> {
+pub(crate) fn pods(picture: &str, resource: &str) -> Vec<Pod> {
     let lines = picture.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty());
     lines.map(|line| pod(line, resource)).collect()
@@ -132,7 +133,7 @@ fn apply(pod: &mut Pod, word: &str) {
 }
 
 /// Two cards of 100 MiB; GPU 2 is sick.
-fn site() -> Site {
+pub(crate) fn site() -> Site {
     let gpu = |index: u16| Gpu {
         uuid: GpuUuid::new(&format!("GPU-{index}")).ok(),
         health: match index {
@@ -264,31 +265,6 @@ fn a_pods_containers_are_served_in_the_order_in_which_they_start() {
     assert_eq!(note[keys::ALIYUN_ASSIGNED], "true");
     assert_eq!(note[keys::ALIYUN_ASSUME_TIME], "7");
     assert!(ask_all(&mut one, MEM, &[3])[0].contains("none waits for any GPU"));
-}
-
-#[test]
-fn a_list_that_is_behind_hands_nothing_out_twice() {
-    let stale = pods("a @0 main=3 side=3\n b @1 main=4", MEM);
-    let mut given = Given::default();
-    given.note(
-        &PodUid::new("uid-a").unwrap(),
-        &ContainerName::new("main").unwrap(),
-    );
-    let ask = |given: &Given| {
-        let asked = KubeletAsk {
-            resource: MEM,
-            count: 3,
-        };
-        decide(&stale, &site(), asked, given, 7)
-    };
-    let next = ask(&given).unwrap();
-    assert_eq!(next.container.as_str(), "side");
-    assert_eq!(next.annotations[keys::ASSIGNED], r#"["main","side"]"#);
-    assert_eq!(next.annotations[keys::ALIYUN_ASSIGNED], "true");
-    given.note(&next.uid, &next.container);
-    assert!(say(ask(&given)).starts_with("no pod"));
-    given.keep(&stale[1..]);
-    assert_eq!(ask(&given).unwrap().container.as_str(), "main", "forgotten");
 }
 
 #[test]

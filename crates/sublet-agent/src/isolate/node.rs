@@ -1,5 +1,6 @@
 //! The node's arbiter, run in a thread of this process, and the containers that it looks after. A
-//! call here blocks for a turn of the arbiter and for the disk, about a millisecond.
+//! call here blocks for a turn of the arbiter and for the disk, about a millisecond, with no more in
+//! hand than the containers that it is about (`containers`).
 //!
 //! No container has to ask the arbiter for room: the cluster has given it. Where something else is
 //! wrong (a card that is gone), a container that is about to start is refused. One that runs already
@@ -10,34 +11,42 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use sublet_abi::settings::word_of;
 use sublet_abi::{MAX_DEVICES, Mode};
 use sublet_api::Handed;
 use sublet_api::object::Pod;
 use sublet_arbiter::admin::{GpuRow, Reply, Request, Snapshot};
-use sublet_arbiter::libraries::{LibrarySource, Store};
+use sublet_arbiter::libraries::Store;
 use sublet_arbiter::{
-    Arbiter, ContainerCard, ContainerJob, Folder, Gauge, GpuView, Handle, HandleError, HostPlace,
+    Arbiter, ContainerCard, ContainerJob, Folder, GpuView, Handle, HandleError, HostPlace,
     NvmlView, Options, REAL_MACHINE,
 };
-use sublet_fakegpu::{FakeMachine, Spec};
 use sublet_model::{Inventory, MiB, PodUid, Unit};
 use tracing::{debug, info, warn};
 
-use super::fake::FakeView;
+use super::containers::{Containers, InHand, Tracked};
+use super::found::{Found, SEAT, Unread, read_all};
 use super::inject::{FakeKit, Injection, Kit, beside_libraries, inject};
 use super::leftovers::Leftovers;
 use super::loadable::{check_version, warn_of_needs};
-use super::reconcile::{is_wanted, lost};
-use super::record::{Record, RecordCard, read_all};
+use super::means::{gauge, simulated, store};
+use super::reconcile::{is_there, is_wanted, lost};
+use super::record::{Record, RecordCard};
 use super::thread::{Ended, run};
-use super::{IsolationError, Wanted, make_private, open_to_all};
+use super::{IsolationError, Wanted, make_private};
 use crate::allocate::HandOver;
 use crate::books::Books;
 use crate::care::DeviceName;
+use crate::pods::PodList;
+
+/// How long a container is waited for that another thread has in hand: as long as the arbiter may let
+/// that thread wait. The runtime cuts off who makes it wait for 2 s.
+const IN_HAND_MAX: Duration = Duration::from_secs(1);
 
 /// Where the cards are.
 pub(crate) enum Cards<'a> {
@@ -57,19 +66,15 @@ pub(crate) struct Isolation {
     containers: PathBuf,
     /// The cards as the arbiter names them.
     gpus: Vec<GpuRow>,
-    tracked: Mutex<BTreeMap<PathBuf, Tracked>>,
+    tracked: Containers,
+    /// The number of the last seat.
+    seats: AtomicU64,
+    /// Folders of an earlier agent's containers of which nothing is known yet.
+    unread: Mutex<Vec<Unread>>,
+    begun: Instant,
     leftovers: Leftovers,
     ended: Ended,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A container, and whether the arbiter looks after it now.
-#[derive(Debug)]
-struct Tracked {
-    record: Record,
-    has_job: bool,
-    /// What was last logged as wrong.
-    complaint: Option<String>,
 }
 
 impl Isolation {
@@ -109,7 +114,7 @@ impl Isolation {
         let arbiter = Arbiter::start(options, view)?;
         // Nobody else writes there now. An arbiter that does not run yet can be given up again, and
         // leaves what the next one must know.
-        let records = read_all(&containers).map_err(IsolationError::io("reading", &containers))?;
+        let found = read_all(&containers).map_err(IsolationError::io("reading", &containers))?;
         let handle = arbiter.handle();
         let (ended, thread) = run(arbiter)?;
         let mut files = vec![libraries.cuda.clone(), libraries.nvml, libraries.preload];
@@ -125,16 +130,20 @@ impl Isolation {
             },
             mode,
             handle,
-            tracked: Mutex::default(),
+            tracked: Containers::default(),
+            seats: AtomicU64::new(0),
+            unread: Mutex::new(found.unread),
+            begun: Instant::now(),
             leftovers: Leftovers::default(),
             ended,
             thread: Mutex::new(Some(thread)),
             containers,
         };
         isolation.gpus = isolation.handle.first_snapshot().unwrap_or_default().gpus;
-        isolation.restore(records);
+        isolation.restore(found.records);
         isolation.clear_libraries();
-        let (gpus, containers) = (isolation.gpus.len(), isolation.lock().len());
+        let gpus = isolation.gpus.len();
+        let containers = isolation.tracked.read(|all| all.count());
         info!(gpus, containers, mode = word_of(mode), "isolation is on");
         Ok(isolation)
     }
@@ -169,7 +178,6 @@ impl Isolation {
                 false => Ok(Injection::default()),
             };
         }
-        let mut all = self.lock();
         // What a container of before has is nobody's to hold it to now.
         if self.ended.borrow().is_some() {
             return Err(HandleError::Ended.into());
@@ -180,118 +188,169 @@ impl Isolation {
             ..Record::of(handed)
         };
         if !handed.twins.is_empty() {
-            record = record.in_doubt(handed, self.free_seat(&all));
+            record = record.in_doubt(handed, self.free_seat());
+        }
+        let (folder, tenant) = (
+            record.folder(&self.containers),
+            record.tenant(&self.containers),
+        );
+        let (limits, new) = (record.limits(), Tracked::new(record));
+        let entered = self.tracked.enter(&folder, new, IN_HAND_MAX);
+        let (hand, before) = entered.ok_or(IsolationError::InHand)?;
+        self.begin(hand, before)?;
+        Ok(inject(&self.kit, &tenant, &limits))
+    }
+
+    /// Begins what a container is to have now. `before`: what it had.
+    fn begin(&self, mut hand: InHand<'_>, before: Option<Tracked>) -> Result<(), IsolationError> {
+        let record = &hand.tracked.record;
+        let is_same = |old: &&Tracked| old.has_job && old.record.is_same(record);
+        if let Some(old) = before.as_ref().filter(is_same) {
+            // The container starts again, and has what it had.
+            let since = hand.tracked.since;
+            hand.tracked = Tracked {
+                since,
+                ..old.clone()
+            };
+            return Ok(());
         }
         let folder = record.folder(&self.containers);
-        record
-            .make_folders(&self.containers)
-            .map_err(IsolationError::io("making", &folder))?;
-        let (tenant, limits) = (record.tenant(&self.containers), record.limits());
-        if let Some(old) = all.remove(&folder) {
-            if old.has_job && old.record.is_same(&record) {
-                // The container starts again, and has what it had.
-                all.insert(folder, old);
-                return Ok(inject(&self.kit, &tenant, &limits));
+        if let Err(error) = record.make_folders(&self.containers) {
+            match before {
+                Some(old) => hand.tracked = old,
+                None => hand.forget(),
             }
+            return Err(IsolationError::io("making", &folder)(error));
+        }
+        if let Some(old) = before {
             // An earlier answer did not reach kubelet, or something else is to be had now.
             self.end_job(&old);
         }
-        let mut tracked = Tracked {
-            record,
-            has_job: false,
-            complaint: None,
-        };
-        self.begin_job(&mut tracked);
-        let written = tracked.record.write(&self.containers);
-        let refused = tracked.complaint.clone();
-        all.insert(folder.clone(), tracked);
+        self.begin_job(&mut hand.tracked);
+        let written = hand.tracked.record.write(&self.containers);
         written.map_err(IsolationError::io("writing to", &folder))?;
-        match refused {
+        match hand.tracked.complaint.clone() {
             // It is tried again at each look, and whoever asks next finds it done.
             Some(why) => Err(HandleError::Refused(why).into()),
-            None => Ok(inject(&self.kit, &tenant, &limits)),
+            None => Ok(()),
         }
     }
 
-    /// A name for a folder that is nobody's.
-    fn free_seat(&self, all: &BTreeMap<PathBuf, Tracked>) -> String {
-        let place = |number: &u64| self.containers.join(format!("seat-{number}"));
-        let taken = |place: &Path| all.keys().any(|folder| folder.starts_with(place));
-        let number = (1..).find(|number| !taken(&place(number)) && !place(number).exists());
-        format!("seat-{}", number.unwrap_or_default())
+    /// A name for a folder that is nobody's, and that nobody else gets.
+    fn free_seat(&self) -> String {
+        loop {
+            let number = self.seats.fetch_add(1, Ordering::Relaxed) + 1;
+            let seat = format!("{SEAT}{number}");
+            let place = self.containers.join(&seat);
+            if !self.tracked.has_any_below(&place) && !place.exists() {
+                return seat;
+            }
+        }
     }
 
     /// Is there a container of which it is not known whose it is?
     pub(crate) fn is_in_doubt(&self) -> bool {
-        let all = self.lock();
-        all.values().any(|one| !one.record.twins().is_empty())
+        self.doubts() > 0
+    }
+
+    fn doubts(&self) -> usize {
+        let in_doubt = |one: &&Tracked| !one.record.twins().is_empty();
+        self.tracked.read(|all| all.filter(in_doubt).count())
     }
 
     /// Learns from kubelet's books who got what one of several pods was to get. Returns how many
     /// seats are still in doubt.
     pub(crate) fn recognise(&self, books: &Books) -> usize {
-        let mut doubts = 0;
-        for tracked in self.lock().values_mut() {
-            let Some(seat) = &tracked.record.seat else {
+        let in_doubt = |one: &Tracked| !one.record.twins().is_empty();
+        for mut hand in self.tracked.take(in_doubt) {
+            let record = &mut hand.tracked.record;
+            let Some(seat) = &record.seat else {
                 continue;
             };
             let twins = seat.twins.iter().map(|[uid, ..]| uid.as_str());
             let owner = books.owner(&seat.device, twins).map(str::to_owned);
-            let container = tracked.record.container.clone();
+            let container = record.container.clone();
             if let Some(uid) = owner {
-                tracked.record.is_of(&uid);
-                let (name, seat) = (tracked.record.name(), tracked.record.folder(Path::new("")));
+                record.is_of(&uid);
+                let (name, seat) = (record.name(), record.folder(Path::new("")));
                 info!(container = name, seat = %seat.display(), "kubelet's books say whose it is");
-                if let Err(error) = tracked.record.write(&self.containers) {
+                if let Err(error) = record.write(&self.containers) {
                     warn!(container = name, %error, "after a restart it is looked for again");
                 }
-            } else if tracked
-                .record
-                .rule_out(|uid| books.has_served(uid, &container))
-            {
+            } else if record.rule_out(|uid| books.has_served(uid, &container)) {
                 // It is worked out again after a restart.
-                debug!(
-                    seat = tracked.record.name(),
-                    "some of those that it may be have another"
-                );
+                let seat = record.name();
+                debug!(seat, "some of those that it may be have another");
             }
-            doubts += usize::from(!tracked.record.twins().is_empty());
         }
-        doubts
+        self.doubts()
     }
 
     /// Compares the containers with the node's pods, and removes what none of them needs any more.
-    /// True if one still waits for the arbiter. `pods` is asked once nobody can be admitted meanwhile.
-    pub(crate) fn settle(&self, pods: impl FnOnce() -> Arc<Vec<Pod>>) -> bool {
-        let mut all = self.lock();
-        let pods = pods();
-        all.retain(|_, tracked| {
-            let is_wanted = is_wanted(&tracked.record, &pods);
-            if !is_wanted {
-                self.end_job(tracked);
-                self.leftovers.remove(&tracked.record, &self.containers);
-            }
-            is_wanted
-        });
-        let mut waits = false;
-        for tracked in all.values_mut() {
-            if !tracked.has_job {
-                self.begin_job(tracked);
-                if tracked.has_job
-                    && let Err(error) = tracked.record.write(&self.containers)
-                {
-                    warn!(%error, "after a restart this container will be a new one");
-                }
-                waits |= !tracked.has_job;
+    /// True if one still waits for the arbiter. Who has come since the pods were asked for stays.
+    pub(crate) fn settle(&self, pods: &PodList) -> bool {
+        self.read_again(pods);
+        let is_gone = |one: &Tracked| one.since < pods.asked() && !is_wanted(&one.record, pods);
+        for hand in self.tracked.take(is_gone) {
+            self.end_job(&hand.tracked);
+            self.leftovers
+                .remove(&hand.tracked.record, &self.containers);
+            hand.forget();
+        }
+        for mut hand in self.tracked.take(|one| !one.has_job) {
+            self.begin_job(&mut hand.tracked);
+            if hand.tracked.has_job
+                && let Err(error) = hand.tracked.record.write(&self.containers)
+            {
+                warn!(%error, "after a restart this container will be a new one");
             }
         }
-        waits
+        self.tracked.read(|mut all| all.any(|one| !one.has_job))
+    }
+
+    /// Tries again to read what could not be read, and removes it if its pod is gone.
+    fn read_again(&self, pods: &PodList) {
+        // Another thread does it, which is as good.
+        let Ok(mut unread) = self.unread.try_lock() else {
+            return;
+        };
+        let mut found = Found::default();
+        for one in unread.drain(..) {
+            let is_gone = |uid: &String| pods.asked() > self.begun && !is_there(uid, pods);
+            let is_gone = one.pod.as_ref().is_some_and(is_gone);
+            match is_gone.then(|| fs::remove_dir_all(&one.folder)) {
+                Some(Ok(())) => info!(folder = %one.folder.display(), "its pod is gone; forgotten"),
+                Some(Err(error)) => {
+                    let folder = &one.folder;
+                    found
+                        .unread
+                        .push(Unread::of(folder, &self.containers, &error));
+                }
+                None => found.read_again(&one, &self.containers),
+            }
+        }
+        for record in found.records {
+            let folder = record.folder(&self.containers);
+            // The container may have started again, and is known since.
+            if !self.tracked.has_any_below(&folder) {
+                info!(container = record.name(), "its record can be read now");
+                self.tracked
+                    .enter(&folder, Tracked::new(record), Duration::ZERO);
+            }
+        }
+        *unread = found.unread;
+    }
+
+    /// The folders of containers of which nothing is known because their records cannot be read.
+    pub(crate) fn unread(&self) -> Vec<Unread> {
+        let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        unread.clone()
     }
 
     /// Who may have which cards: names of cards, each with a pod.
     pub(crate) fn holders(&self) -> Vec<(DeviceName, PodUid)> {
-        let all = self.lock();
-        all.values().flat_map(|one| one.record.held()).collect()
+        self.tracked
+            .read(|all| all.flat_map(|one| one.record.held()).collect())
     }
 
     /// Removes what could not be removed before of containers that had that card.
@@ -304,17 +363,17 @@ impl Isolation {
 
     /// The cards of pods that do not say themselves which they have.
     pub(crate) fn lost(&self, pods: &[Pod], unit: Unit) -> Handed {
-        let all = self.lock();
-        lost(all.values().map(|tracked| &tracked.record), pods, unit)
+        self.tracked
+            .read(|all| lost(all.map(|tracked| &tracked.record), pods, unit))
     }
 
     /// What the arbiter says, with the record of each container by its number.
     pub(crate) fn look(&self) -> (Snapshot, BTreeMap<u64, Record>) {
-        let all = self.lock();
-        let with_jobs = all.values().filter(|tracked| tracked.has_job);
-        let numbered = with_jobs.filter_map(|one| Some((one.record.id?, one.record.clone())));
-        let numbered = numbered.collect();
-        drop(all);
+        let numbered = self.tracked.read(|all| {
+            let with_jobs = all.filter(|tracked| tracked.has_job);
+            let numbered = with_jobs.filter_map(|one| Some((one.record.id?, one.record.clone())));
+            numbered.collect()
+        });
         (self.snapshot(), numbered)
     }
 
@@ -324,7 +383,7 @@ impl Isolation {
     }
 
     /// How long the arbiter has not said that it works.
-    pub(crate) fn silent_for(&self) -> std::time::Duration {
+    pub(crate) fn silent_for(&self) -> Duration {
         self.handle.silent_for()
     }
 
@@ -336,19 +395,16 @@ impl Isolation {
 
     /// Takes back the containers of an earlier agent, before their processes stop waiting.
     fn restore(&self, records: Vec<Record>) {
-        let mut all = self.lock();
         for record in records {
             let folder = record.folder(&self.containers);
-            let mut tracked = Tracked {
-                record,
-                has_job: false,
-                complaint: None,
-            };
             // A container that never had a number had no processes that wait.
-            if tracked.record.id.is_some() {
-                self.begin_job(&mut tracked);
+            let waits = record.id.is_some();
+            let new = Tracked::new(record);
+            if let Some((mut hand, _)) = self.tracked.enter(&folder, new, Duration::ZERO)
+                && waits
+            {
+                self.begin_job(&mut hand.tracked);
             }
-            all.insert(folder, tracked);
         }
     }
 
@@ -356,7 +412,11 @@ impl Isolation {
     /// those of this version, so they may come meanwhile.
     pub(crate) fn clear_libraries(&self) {
         let of = |one: &Tracked| one.record.libraries.clone();
-        let records: Vec<_> = self.lock().values().map(of).collect();
+        // What cannot be read may mount any folder. It is looked at before the others: it may become one.
+        if !matches!(self.unread.try_lock(), Ok(unread) if unread.is_empty()) {
+            return;
+        }
+        let records: Vec<_> = self.tracked.read(|all| all.map(of).collect());
         // An earlier agent did not record what its containers mount; it may be any folder.
         if records.iter().any(Vec::is_empty) {
             return;
@@ -429,64 +489,6 @@ impl Isolation {
             limit: MiB::new(card.limit_mib.min(most)).unwrap_or(MiB::MAX),
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Tracked>> {
-        self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Where the libraries for containers come from and go to.
-fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
-    let source = match &wanted.library_dir {
-        Some(folder) => LibrarySource::Folders(vec![folder.clone()]),
-        None => {
-            let own = std::env::current_exe()
-                .map_err(IsolationError::io("finding", Path::new("this program")))?;
-            LibrarySource::of(&own, wanted.carried)
-        }
-    };
-    Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))
-}
-
-/// How the cards are measured: by this program.
-fn gauge() -> Result<Gauge, IsolationError> {
-    let program = std::env::current_exe();
-    Ok(Gauge {
-        program: program.map_err(IsolationError::io("finding", Path::new("this program")))?,
-        arguments: ["agent", "--standalone", "--measure"]
-            .map(OsString::from)
-            .into(),
-    })
-}
-
-type Simulated = (Folder, Box<dyn GpuView>, Option<FakeKit>);
-
-/// A machine with the cards of an inventory file. It is in the runtime folder, which is memory,
-/// and which containers can mount; `/dev/shm` of a pod is the pod's own.
-fn simulated(
-    wanted: &Wanted,
-    store: &Store,
-    inventory: &Inventory,
-) -> Result<Simulated, IsolationError> {
-    if inventory.gpus().is_empty() {
-        return Err(IsolationError::NoCards);
-    }
-    let (driver, _nvml) = store.fake_driver()?;
-    let spec = Spec::from_inventory(inventory)?;
-    let machines = wanted.runtime_dir.join("machines");
-    make_private(&machines)?;
-    let machine = FakeMachine::open_or_create_in(&machines, &spec)?;
-    // Containers' processes have any user, and are to it what they are to a card's device
-    // file. Nobody else comes here: the folder above is ours alone.
-    let folder = machine.folder().to_owned();
-    open_to_all(&folder, 0o777)?;
-    open_to_all(&folder.join("machine"), 0o666)?;
-    let kit = FakeKit {
-        driver: driver.parent().unwrap_or(Path::new("/")).to_owned(),
-        machine: folder,
-    };
-    let place = Folder::within(&wanted.runtime_dir, &format!("fake-{}", spec.digest()));
-    Ok((place, Box::new(FakeView(machine)), Some(kit)))
 }
 
 #[cfg(test)]

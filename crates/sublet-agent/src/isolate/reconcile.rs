@@ -18,12 +18,15 @@ use super::record::Record;
 /// Is a container still to be looked after, given all pods of the node, freshly listed?
 #[must_use]
 pub fn is_wanted(record: &Record, pods: &[Pod]) -> bool {
-    let is_there = |uid: &str| {
-        let pod = pods.iter().find(|pod| pod.metadata.uid == uid);
-        pod.is_some_and(|pod| !is_over(pod))
-    };
     // Of one of several pods as long as any of them may have it.
-    record.holders().any(is_there)
+    record.holders().any(|uid| is_there(uid, pods))
+}
+
+/// Is that pod among them, and not over?
+#[must_use]
+pub fn is_there(uid: &str, pods: &[Pod]) -> bool {
+    let pod = pods.iter().find(|pod| pod.metadata.uid == uid);
+    pod.is_some_and(|pod| !is_over(pod))
 }
 
 /// The cards of pods that do not say themselves which they have, as far as we handed them

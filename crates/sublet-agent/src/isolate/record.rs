@@ -21,7 +21,7 @@ use crate::allocate::{HandOver, Twin};
 use crate::care::DeviceName;
 use crate::kind::cards::card_name;
 
-const FILE: &str = "record.json";
+pub(super) const FILE: &str = "record.json";
 const TENANT: &str = "tenant";
 
 /// One container that is held to its part.
@@ -315,35 +315,12 @@ impl Record {
     }
 }
 
-/// All records; folders without one that can be read are removed, because their containers
-/// never got their devices: the record is written before kubelet has its answer.
-///
-/// # Errors
-/// The folder of all containers cannot be read.
-pub fn read_all(containers: &Path) -> io::Result<Vec<Record>> {
-    let mut records = Vec::new();
-    for pod in fs::read_dir(containers)? {
-        let pod = pod?.path();
-        for container in fs::read_dir(&pod).into_iter().flatten() {
-            let folder = container?.path();
-            let record = fs::read(folder.join(FILE)).ok();
-            let record = record.and_then(|text| serde_json::from_slice::<Record>(&text).ok());
-            match record.filter(|record| record.folder(containers) == folder) {
-                Some(record) => records.push(record),
-                None => fs::remove_dir_all(&folder)?,
-            }
-        }
-        let _not_empty = fs::remove_dir(&pod);
-    }
-    records.sort_by_key(|record| record.id);
-    Ok(records)
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::isolate::found::read_all;
 
-    fn record(pod: &str, id: Option<u64>) -> Record {
+    pub(in crate::isolate) fn record(pod: &str, id: Option<u64>) -> Record {
         Record {
             id,
             namespace: "ns".to_owned(),
@@ -381,10 +358,11 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&late.tenant(base)), 0o755);
         assert_eq!(mode(&base.join("uid-a")), 0o700);
-        assert_eq!(read_all(base).unwrap(), [early.clone(), late.clone()]);
+        let records = || read_all(base).unwrap().records;
+        assert_eq!(records(), [early.clone(), late.clone()]);
         early.remove(base).unwrap();
         early.remove(base).unwrap();
-        assert_eq!(read_all(base).unwrap(), [late]);
+        assert_eq!(records(), [late]);
         assert!(!base.join("uid-b").exists());
         assert_eq!(early.name(), "ns/b/main");
     }
@@ -410,27 +388,6 @@ mod tests {
             new.compute_time(),
             (ComputeRange::ANY, Class::Opportunistic)
         );
-    }
-
-    #[test]
-    fn half_a_folder_is_cleared_away_and_a_record_cannot_point_elsewhere() {
-        let base = tempfile::tempdir().unwrap();
-        let base = base.path();
-        record("half", None).make_folders(base).unwrap();
-        let moved = record("moved", Some(1));
-        moved.make_folders(base).unwrap();
-        let other = Record {
-            uid: "../elsewhere".to_owned(),
-            ..moved.clone()
-        };
-        let text = serde_json::to_vec(&other).unwrap();
-        fs::write(moved.folder(base).join(FILE), text).unwrap();
-        let broken = record("broken", Some(3));
-        broken.make_folders(base).unwrap();
-        fs::write(broken.folder(base).join(FILE), "{\"id\": 3").unwrap();
-        assert_eq!(read_all(base).unwrap(), []);
-        assert_eq!(fs::read_dir(base).unwrap().count(), 0);
-        assert!(read_all(&base.join("absent")).is_err());
     }
 
     #[test]

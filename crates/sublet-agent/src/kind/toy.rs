@@ -59,6 +59,7 @@ async fn a_kind_is_one_file_and_one_line() {
     use sublet_model::NodeName;
 
     use crate::kind::{KindAllocator, asked};
+    use crate::node_events::node_events;
     use crate::plugin::Allocator;
     use crate::pods::PodSource;
 
@@ -73,7 +74,8 @@ async fn a_kind_is_one_file_and_one_line() {
     let resource = "example.com/toy".to_owned();
     assert_eq!(pools[&resource].devices.len(), 2);
     let kinds = vec![Arc::clone(&kind)];
-    let caring = Arc::new(Caring::new((client, node), pods, "absent".into(), kinds));
+    let (events, _post) = node_events(client, node);
+    let caring = Arc::new(Caring::new(events, pods, "absent".into(), kinds));
     let allocator = KindAllocator {
         kind,
         resource,

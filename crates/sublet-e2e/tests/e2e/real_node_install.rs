@@ -4,6 +4,8 @@
 //! All of Sublet runs as pods here, beside the cluster's own scheduler. The node's pods have no
 //! network, so that ours use the node's, on loopback. The cards are played.
 
+mod standstill;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -440,6 +442,7 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     site.check_pod("first")?;
     site.check_pod("second")?;
     site.cluster.kubectl(&["delete", "pod", "second"])?;
+    site.check_standstill("first")?;
 
     site.cluster.apply(FLAVOR)?;
     assert_eq!(audit::forbidden(&site.cluster)?, []);

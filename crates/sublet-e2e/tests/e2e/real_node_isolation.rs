@@ -14,6 +14,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use sublet_e2e::{AGENT, GpuNode, audit, eventually};
@@ -274,9 +275,11 @@ fn parts_wait_for_the_arbiter(node: &GpuNode, stage: &Path) -> Result<()> {
         ensure!(folder.join(uid).exists(), "not prepared");
         Ok(())
     })?;
-    let uid = node.world.get(&["pod", "a"])?["metadata"]["uid"].clone();
-    let junk = folder.join(uid.as_str().context("no UID")?).join("junk");
-    fs::write(&junk, "no folder")?;
+    // A file is where the folder of all containers was, which is the only thing that changes.
+    let aside = node.state_dir().join("aside");
+    fs::write(&aside, "no folder")?;
+    let exchange = || renameat_with(CWD, &aside, CWD, &folder, RenameFlags::EXCHANGE);
+    exchange()?;
     node.restart_agent()?;
     let image = r#"[{"op": "replace", "path": "/spec/containers/0/image", "value": "sublet.test/busybox:1"}]"#;
     cluster.kubectl(&["patch", "pod", "e", "--type=json", "-p", image])?;
@@ -284,15 +287,15 @@ fn parts_wait_for_the_arbiter(node: &GpuNode, stage: &Path) -> Result<()> {
         let pod = node.world.get(&["pod", "e"])?;
         let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
         let message = waiting["message"].as_str().unwrap_or_default();
-        let words = "cannot be held to its part: reading ";
+        let words = "cannot be held to its part: making ";
         ensure!(message.contains(words), "{}", pod["status"]);
         Ok(())
     })?;
     let object = node.world.get(&["node", &node.name()])?;
     let note = &object["metadata"]["annotations"]["sublet.dev/not-isolated"];
     let note = note.as_str().unwrap_or_default();
-    assert!(note.starts_with("pending: reading "), "{note}");
-    fs::remove_file(&junk)?;
+    assert!(note.starts_with("pending: making "), "{note}");
+    exchange()?;
     node.until_running("e")?;
     check_limit(node, "e", memory)?;
     check_limit(node, "a", 2_000)?;

@@ -1,5 +1,7 @@
 //! Equal pods at the same time: one answer serves whichever is meant, or nobody is served.
 
+use std::time::Instant;
+
 use super::*;
 use crate::books::Books;
 
@@ -21,7 +23,7 @@ fn ask(picture: &str, served: Option<&[&str]>) -> Result<HandOver, AllocateError
         Books::from_json(text.as_bytes()).unwrap()
     });
     let mut given = Given::default();
-    given.learn(&pods, books.as_ref());
+    given.learn(&pods, books.as_ref(), Instant::now());
     let asked = KubeletAsk {
         resource: MEM,
         count: 3,
@@ -90,7 +92,7 @@ fn another_limit_of_ordinary_memory_is_another_pod() {
     let limits = &mut pods[1].spec.containers[0].resources.limits;
     limits.insert("memory".to_owned(), Quantity("1Gi".to_owned()));
     let mut given = Given::default();
-    given.learn(&pods, Some(&Books::default()));
+    given.learn(&pods, Some(&Books::default()), Instant::now());
     let asked = KubeletAsk {
         resource: MEM,
         count: 3,

@@ -147,29 +147,6 @@ async fn an_arbiter_that_ends_is_started_again_with_its_containers() {
     second.stop();
 }
 
-/// A start that fails late leaves no arbiter behind, which would hold the cards against the next one.
-#[tokio::test]
-async fn a_bad_record_is_no_reason_to_forget_the_others() {
-    let node = Node::new();
-    let isolation = node.start();
-    let (part, _) = part_and_whole();
-    isolation.admit(&part).unwrap();
-    isolation.stop();
-    let junk = node.path("state/containers/uid-a/junk");
-    fs::write(&junk, "no folder").unwrap();
-    let cards = steady();
-    let supervisor = begin(node.starts(), &cards).unwrap();
-    let mut states = supervisor.state();
-    let why = refusal(&states.borrow(), &part).unwrap();
-    assert!(why.starts_with("reading"), "{why}");
-    fs::remove_file(&junk).unwrap();
-    let kept = tokio::spawn(supervisor.keep());
-    let isolation = until_on(&mut states).await;
-    assert_eq!(jobs(&isolation), "1:ns/a/main=300");
-    kept.abort();
-    isolation.stop();
-}
-
 #[tokio::test]
 async fn a_node_whose_cards_come_later_limits_them_then() {
     let node = Node::new();

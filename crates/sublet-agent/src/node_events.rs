@@ -1,0 +1,65 @@
+//! What the agent says of its node as events. Whoever has something to say hands it in and goes on: the
+//! API server may take seconds, and a container that is about to start does not wait for news of
+//! another. So nobody but [`EventPost`] can post them.
+
+use std::convert::Infallible;
+
+use jiff::Timestamp;
+use sublet_client::{Client, EventText, post_node_event};
+use sublet_model::NodeName;
+use tokio::sync::mpsc;
+use tracing::{debug, warn};
+
+use crate::hand_over::{in_time, now_ns};
+
+/// How many wait to be posted. Each names one card or one container of the node.
+const WAITING_MAX: usize = 64;
+
+/// Where events are handed in.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeEvents(mpsc::Sender<EventText>);
+
+impl NodeEvents {
+    /// An event of the node: one word in CamelCase, and a sentence. It is in the log as well, so one
+    /// too many is not posted.
+    pub(crate) fn tell(&self, reason: &'static str, message: String) {
+        let text = EventText { reason, message };
+        if let Err(error) = self.0.try_send(text) {
+            debug!(reason, %error, "event not posted");
+        }
+    }
+}
+
+/// Who posts them.
+pub(crate) struct EventPost {
+    client: Client,
+    node: NodeName,
+    waiting: mpsc::Receiver<EventText>,
+}
+
+/// The two ends.
+pub(crate) fn node_events(client: Client, node: NodeName) -> (NodeEvents, EventPost) {
+    let (events, waiting) = mpsc::channel(WAITING_MAX);
+    let post = EventPost {
+        client,
+        node,
+        waiting,
+    };
+    (NodeEvents(events), post)
+}
+
+impl EventPost {
+    /// Posts one after the other, for ever. One that the API server does not take is not tried again:
+    /// it may be full.
+    pub(crate) async fn keep(mut self) -> Infallible {
+        while let Some(text) = self.waiting.recv().await {
+            let at = Timestamp::now().to_string();
+            let posted = post_node_event(&self.client, &self.node, (now_ns(), &at), &text);
+            if let Err(error) = in_time(posted).await {
+                warn!(reason = text.reason, %error, "event not posted");
+            }
+        }
+        // Nobody is left who could say anything.
+        std::future::pending().await
+    }
+}
