@@ -1,8 +1,8 @@
 //! An arbiter that is killed and started again, while jobs run.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use sublet_arbiter::admin::{Client, Placed, Reply, Request, Snapshot};
 use sublet_arbiter::{Arbiter, Folder, Options};
@@ -15,6 +15,9 @@ const BASE: &str = "SUBLET_TEST_ARBITER";
 /// An arbiter that can be killed.
 pub(crate) struct Killable {
     child: Child,
+    /// Open for as long as it lives: the test harness ends a process that cannot say that its test runs
+    /// for a minute.
+    _said: BufReader<ChildStdout>,
     pub(crate) folder: Folder,
 }
 
@@ -34,14 +37,15 @@ impl Killable {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut up = lines.map_while(Result::ok);
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut up = said.by_ref().lines().map_while(Result::ok);
         assert!(
             up.any(|line| line.contains("arbiter: up")),
             "it did not start"
         );
         Killable {
             child,
+            _said: said,
             folder: Folder::within(base, "gpu"),
         }
     }

@@ -2,9 +2,9 @@
 //! word for that thread, and what it closes last is really closed.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
@@ -31,6 +31,9 @@ pub(super) struct Struck {
     pub(super) folder: Folder,
     /// Files of which it is not known when they close, where this machine has such.
     fuse: Mutex<Option<Fuse>>,
+    /// Open for as long as it lives: the test harness says after a minute that the test still runs, and
+    /// ends the process if nobody can hear it.
+    _said: BufReader<ChildStdout>,
     base: tempfile::TempDir,
 }
 
@@ -48,7 +51,8 @@ impl Struck {
             .stderr(File::create(base.path().join(LAST_WORDS)).unwrap())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let lines = said.by_ref().lines();
         let mut up = lines.map_while(Result::ok).filter_map(|line| {
             let (_, thread) = line.split_once("arbiter: up ")?;
             thread.parse().ok()
@@ -59,6 +63,7 @@ impl Struck {
             folder: Folder::within(base.path(), "gpu"),
             fuse: Mutex::new(Fuse::new(&base.path().join("fuse"), child.id())),
             child: Mutex::new(child),
+            _said: said,
             base,
         }
     }
