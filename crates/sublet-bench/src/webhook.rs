@@ -1,8 +1,10 @@
-//! Figure e: how long the webhook for pods takes, beside one that decides nothing.
+//! Figure e: how long the webhook for pods takes, beside one that decides nothing, and one that reads
+//! the pod and then decides nothing.
 //!
-//! Both speak HTTPS with the same certificate, on the same HTTP stack, and are called as an API
+//! All speak HTTPS with the same certificate, on the same HTTP stack, and are called as an API
 //! server calls them: one connection that stays open, HTTP/1.1, an AdmissionReview with a whole pod.
 
+use std::hint::black_box;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +23,8 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use sublet_api::object::Pod;
 use sublet_listener::{Door, Ending, Limits, listen};
 use sublet_telemetry::metrics::Refused;
 use sublet_testbed::deployed::{self, CONTROLLER, ControllerPorts};
@@ -36,6 +40,9 @@ use crate::world::{World, memory_mib};
 
 /// The process of the webhook that decides nothing.
 const EMPTY: &str = "empty-webhook";
+
+/// The process of the one that reads the pod first, as whoever decides about pods has to.
+const READER: &str = "reading-webhook";
 
 /// Calls of one webhook before the other's turn.
 const TURN: usize = 100;
@@ -56,6 +63,9 @@ pub(crate) struct EmptyArguments {
     /// The certificates that the controller has stored
     #[arg(long, value_name = "FILE")]
     certificates: PathBuf,
+    /// Read the fields of each pod that our own webhook reads
+    #[arg(long)]
+    read_pod: bool,
 }
 
 /// As much of what the controller stores as is needed.
@@ -95,33 +105,40 @@ pub(crate) fn run_empty(arguments: &EmptyArguments) -> Result<()> {
         drain: Duration::ZERO,
     };
     let (_stored, certificates) = watch::channel(Some(Arc::new(tls)));
+    let admit = match arguments.read_pod {
+        true => post(allow::<Pod>),
+        false => post(allow::<IgnoredAny>),
+    };
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start threads")?
         .block_on(async {
-            let router = Router::new().route("/admit", post(allow));
+            let router = Router::new().route("/admit", admit);
             let door = Door::new(listen(arguments.listen)?, limits, &Refused::default());
             let door = door.with_tls(certificates);
             door.serve(router, never, std::future::pending()).await
         })
 }
 
-async fn allow(body: Bytes) -> Response {
+/// Allows whatever it is, after the object of the call was read as such.
+async fn allow<T: DeserializeOwned>(body: Bytes) -> Response {
     #[derive(Deserialize)]
-    struct Review {
-        request: Request,
+    struct Review<T> {
+        request: Request<T>,
     }
     #[derive(Deserialize)]
-    struct Request {
+    struct Request<T> {
         uid: String,
+        object: T,
     }
-    match serde_json::from_slice::<Review>(&body) {
+    match serde_json::from_slice::<Review<T>>(&body) {
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
-        Ok(review) => {
-            let uid = review.request.uid;
+        Ok(Review { request }) => {
+            black_box(request.object);
             let answer = format!(
-                r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{{"uid":"{uid}","allowed":true}}}}"#
+                r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{{"uid":"{}","allowed":true}}}}"#,
+                request.uid
             );
             ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
         }
@@ -139,7 +156,7 @@ fn review(number: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// One of the two.
+/// One of them.
 struct Webhook {
     label: &'static str,
     process: &'static str,
@@ -185,13 +202,14 @@ pub(crate) fn measure(
     world.progress.say(&format!(
         "(e) {calls} calls of each webhook (full size: about 30 s)"
     ));
-    let (ours, empty) = start(world, repository)?;
-    let mut both = [
+    let [ours, empty, reader] = start(world, repository)?;
+    let mut all = [
         Webhook::new("**ours**", CONTROLLER, ours),
-        Webhook::new("empty webhook (bound)", EMPTY, empty),
+        Webhook::new("empty webhook", EMPTY, empty),
+        Webhook::new("empty webhook that reads the pod (bound)", READER, reader),
     ];
     // The first calls meet cold caches and new threads.
-    for one in &mut both {
+    for one in &mut all {
         one.turn(world, calls..calls + TURN)?;
         one.took.clear();
         one.cpu = 0.0;
@@ -199,7 +217,7 @@ pub(crate) fn measure(
     let mut done = 0;
     while done < calls {
         let end = (done + TURN).min(calls);
-        for one in &mut both {
+        for one in &mut all {
             one.turn(world, done..end)?;
         }
         done = end;
@@ -209,18 +227,19 @@ pub(crate) fn measure(
         "{calls} calls of each, in turns of {TURN}, one at a time over a kept HTTPS connection; \
          each call has a pod of {} KB in the form of one of {FORMS} systems. The controller leads \
          and follows {pods} bound pods. The empty webhook has the same HTTP stack and certificate, \
-         finds the call's UID and allows. Milliseconds.",
+         finds the call's UID and allows. The bound reads the fields of the pod that ours reads, \
+         too, as whoever decides about pods has to, and then allows. Milliseconds.",
         call_pod("u", &PodForm::part(0, SIZES_MIB[0])).len() / 1000
     ));
     let mut head = vec!["webhook".to_owned()];
     head.extend(SHARES.map(|(name, _)| name.to_owned()));
     head.extend(["CPU of a call".to_owned(), "ours / this, p99".to_owned()]);
     let p99 = |one: &Webhook| percentile(&one.took, 0.99);
-    let rows = both.iter().map(|one| {
+    let rows = all.iter().map(|one| {
         let mut row = vec![one.label.to_owned()];
         row.extend(SHARES.map(|(_, share)| short(percentile(&one.took, share))));
         row.push(short(one.cpu * 1e3 / one.took.len() as f64));
-        row.push(format!("{:.2}", p99(&both[0]) / p99(one)));
+        row.push(format!("{:.2}", p99(&all[0]) / p99(one)));
         row
     });
     let rows: Vec<Vec<String>> = [head].into_iter().chain(rows).collect();
@@ -231,18 +250,23 @@ pub(crate) fn measure(
         short(memory_mib(pid, "VmRSS")?)
     ));
     report.verdicts(&[
-        Verdict::at_most("webhook, p99", p99(&both[0]), TARGET_MS, "ms"),
+        Verdict::at_most("webhook, p99", p99(&all[0]), TARGET_MS, "ms"),
         Verdict::at_most_times(
             "webhook, p99, ours / empty",
-            p99(&both[0]) / p99(&both[1]),
+            p99(&all[0]) / p99(&all[1]),
+            TARGET_RATIO,
+        ),
+        Verdict::at_most_times(
+            "webhook, p99, ours / empty that reads the pod",
+            p99(&all[0]) / p99(&all[2]),
             TARGET_RATIO,
         ),
     ]);
     Ok(())
 }
 
-/// Starts both, and connects to them.
-fn start(world: &World, repository: &Path) -> Result<(Caller, Caller)> {
+/// Starts them, and connects to them: ours, the empty one, the one that reads.
+fn start(world: &World, repository: &Path) -> Result<[Caller; 3]> {
     for file in ["00-namespace.yaml", "15-flavors.yaml"] {
         let path = repository.join("deploy/kubernetes").join(file);
         world.cluster.apply(&std::fs::read_to_string(path)?)?;
@@ -274,13 +298,18 @@ fn start(world: &World, repository: &Path) -> Result<(Caller, Caller)> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("certificates.json");
     std::fs::write(&file, &stored.0)?;
-    let port = free_port()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["empty-webhook", "--listen", &format!("127.0.0.1:{port}")])
-        .arg("--certificates")
-        .arg(&file);
-    world.cluster.spawn(EMPTY, command)?;
+    let spawn = |process, flags: &[&str]| {
+        let port = free_port()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["empty-webhook", "--listen", &format!("127.0.0.1:{port}")])
+            .arg("--certificates")
+            .arg(&file)
+            .args(flags);
+        world.cluster.spawn(process, command)?;
+        anyhow::Ok(port)
+    };
+    let (empty, reader) = (spawn(EMPTY, &[])?, spawn(READER, &["--read-pod"])?);
     let authority = serde_json::from_slice::<Certificates>(&stored.0)?
         .served
         .authority;
@@ -289,5 +318,5 @@ fn start(world: &World, repository: &Path) -> Result<(Caller, Caller)> {
             Caller::connect_tls(port, &authority)
         })
     };
-    Ok((connect(ports.calls)?, connect(port)?))
+    Ok([connect(ports.calls)?, connect(empty)?, connect(reader)?])
 }
