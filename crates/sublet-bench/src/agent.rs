@@ -256,16 +256,13 @@ async fn start_all(node: &GpuNode, way: Way) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Starts so many pods, each when the one before is gone.
-async fn run_alone(node: &GpuNode, count: usize) -> Result<()> {
+/// Starts a pod, and returns when it is gone.
+async fn run_alone(node: &GpuNode, way: Way, number: usize) -> Result<()> {
     let pods = pods_of(node).await?;
-    for number in 0..count {
-        let pod = pod(Way::Nri, number)?;
-        pods.create(&PostParams::default(), &pod).await?;
-        until_running(&pods, 1).await?;
-        delete_all(&pods).await?;
-    }
-    Ok(())
+    let pod = pod(way, number)?;
+    pods.create(&PostParams::default(), &pod).await?;
+    until_running(&pods, 1).await?;
+    delete_all(&pods).await
 }
 
 async fn pods_of(node: &GpuNode) -> Result<Api<Pod>> {

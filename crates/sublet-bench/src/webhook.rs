@@ -267,7 +267,12 @@ pub(crate) fn measure(
 
 /// Starts them, and connects to them: ours, the empty one, the one that reads.
 fn start(world: &World, repository: &Path) -> Result<[Caller; 3]> {
-    for file in ["00-namespace.yaml", "15-flavors.yaml"] {
+    for file in [
+        "00-namespace.yaml",
+        "15-flavors.yaml",
+        "16-sharepods.yaml",
+        "19-secrets.yaml",
+    ] {
         let path = repository.join("deploy/kubernetes").join(file);
         world.cluster.apply(&std::fs::read_to_string(path)?)?;
     }
