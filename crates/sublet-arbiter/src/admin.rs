@@ -1,13 +1,14 @@
-//! What people's commands and the arbiter say to each other on `admin.sock`: JSON, one
-//! message a line. It exists so that the commands, the node agent and the arbiter share one
-//! set of types; it decides nothing and never touches a shared page.
+//! The messages between commands and the arbiter on `admin.sock`: JSON, one message per line.
+//! The module gives the commands, the node agent and the arbiter one set of types. It decides
+//! nothing and never touches a shared page.
 //!
-//! A connection says one [`Request`] and gets [`Reply`]s. After `submit` and `resume` the
-//! connection is the job's life line: the job ends when it closes. The job's root is the
-//! process that made the connection, as the kernel names it, and no number in a message.
+//! A client sends one [`Request`] per connection and gets [`Reply`]s. After `submit` and
+//! `resume` the connection is the job's life line: the job ends when the connection closes.
+//! The job's root is the process that made the connection, as the kernel names it. No number
+//! in a message decides it.
 //!
-//! A line the other side does not understand is answered by [`Reply::Error`]; fields that it
-//! does not know are ignored, so that a newer command can talk to an older arbiter.
+//! The receiver answers a line that it does not understand with [`Reply::Error`]. It ignores
+//! fields that it does not know, so a newer command can talk to an older arbiter.
 
 mod amount;
 mod client;
@@ -33,15 +34,15 @@ pub const PROTOCOL: u32 = 1;
 /// The longest line that either side accepts.
 pub const LINE_MAX: usize = 1 << 20;
 
-/// What a command asks.
+/// A request of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Request {
     /// Place a new job. Replies: `placed`; or `waiting` (again at each change), then `placed`;
-    /// or `refused`. Later, while the job runs: `limited` when somebody changes its limits.
+    /// or `refused`. Later, while the job runs: `limited` when its limits change.
     Submit(Submit),
-    /// A job that had its cards before the arbiter was restarted. It gets what the arbiter has
-    /// recorded of it, if the process that asks is its root. Replies: `placed` or `refused`.
+    /// Resume a job that had its cards before the arbiter restarted. The job gets what the
+    /// arbiter has recorded, if its root sends the request. Replies: `placed` or `refused`.
     Resume {
         /// The job.
         id: u64,
@@ -78,12 +79,12 @@ pub enum Request {
         /// `30%` or `30%..80%` ([`parse_compute`]).
         compute: String,
     },
-    /// What a job used of each of its cards over the last hour. Reply: `history`.
+    /// Read a job's use of each of its cards over the last hour. Reply: `history`.
     History {
         /// The job; it may be gone already.
         id: u64,
     },
-    /// Who is there? Reply: `hello`.
+    /// Ask for the arbiter's version and process. Reply: `hello`.
     Hello,
     /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
     Shutdown,
@@ -98,37 +99,36 @@ pub struct Submit {
     /// `4GiB`, `512MiB` or `50%`, of each card; nothing for whole cards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// How much of the host's memory it may pin: `4GiB`, `512MiB`; nothing for no limit. An
-    /// arbiter that knows of no such limit answers without one.
+    /// Limit of pinned host memory: `4GiB`, `512MiB`; nothing for no limit. An arbiter without
+    /// such limits answers without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_memory: Option<String>,
     /// Compute time of each card: `30%` or `30%..80%` ([`parse_compute`]); nothing for no promise
     /// and no limit. An arbiter that shares no compute time answers without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
-    /// Who gives way where compute time is short. An arbiter that shares no compute time passes
-    /// over it.
+    /// Class: decides which job gives way when compute time is short. An arbiter that shares no
+    /// compute time ignores it.
     #[serde(default, with = "ClassText")]
     pub class: Class,
     /// On how many cards.
     #[serde(default = "one")]
     pub gpus: u32,
-    /// Which cards it may be on, each by its number or the beginning of its UUID
-    /// ([`is_name_of`]); nothing for any. An arbiter that knows of no such choice passes over it.
+    /// Cards where the job may run, each by its number or the beginning of its UUID
+    /// ([`is_name_of`]); nothing for any card. An arbiter without this choice ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cards: Option<Vec<String>>,
     /// Wait until there is room, or be refused?
     pub wait: bool,
-    /// Higher goes first among those that wait. An arbiter that knows of none passes over it.
+    /// Higher goes first among the jobs that wait. An arbiter without priorities ignores it.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub priority: i32,
-    /// What the job does when its libraries find no arbiter, or meet a function they do not
-    /// know.
+    /// Reaction of the job's libraries when they find no arbiter or meet an unknown function.
     #[serde(default = "strict", with = "ModeText")]
     pub mode: Mode,
 }
 
-/// What needs not be said of a priority.
+/// Returns true for the default priority, which messages leave out.
 fn is_usual(priority: &i32) -> bool {
     *priority == 0
 }
@@ -169,7 +169,7 @@ fn strict() -> Mode {
     Mode::Strict
 }
 
-/// What the arbiter answers.
+/// A reply of the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Reply {
@@ -184,15 +184,15 @@ pub enum Reply {
         /// Why, for people.
         reason: String,
     },
-    /// No, and why: with the card and by how much. The connection is closed after it where
-    /// it answers `submit` or `resume`.
+    /// Refusal with its reason: names the card and the missing amount. As the answer to
+    /// `submit` or `resume`, it closes the connection.
     Refused {
         /// For people.
         reason: String,
         /// True if waiting would not help either.
         #[serde(rename = "final")]
         is_final: bool,
-        /// What can be done about it, where that is not to wait or to ask for less.
+        /// Remedy, if it is not to wait or to ask for less.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hint: Option<String>,
     },
@@ -200,12 +200,12 @@ pub enum Reply {
     Limited(Placed),
     /// Everything there is to see.
     Snapshot(Box<Snapshot>),
-    /// What a job used.
+    /// A job's use of its cards.
     History {
-        /// How far apart two points are.
+        /// Time between two points.
         #[serde(rename = "everyMs")]
         every_ms: u64,
-        /// Card by card; none where there is no point yet.
+        /// One entry per card; empty while there is no point yet.
         #[serde(rename = "perGpu")]
         per_gpu: Vec<UseHistory>,
     },
@@ -217,19 +217,19 @@ pub enum Reply {
         version: String,
         /// The arbiter's process.
         pid: u32,
-        /// Its incarnation: it rises by one at each start in one runtime folder.
+        /// The arbiter's incarnation: it rises by one at each start in one runtime folder.
         epoch: u64,
     },
     /// The arbiter ends now.
     Ending,
     /// The request was not understood; the connection is closed after it.
     Error {
-        /// What was wrong with it, for people.
+        /// Fault of the request, as a text for people.
         reason: String,
     },
 }
 
-/// Where a job is.
+/// The place of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placed {
@@ -237,7 +237,7 @@ pub struct Placed {
     pub id: u64,
     /// Its cards.
     pub gpus: Vec<PlacedGpu>,
-    /// What it may pin of the host's memory; nothing for no limit.
+    /// Limit of pinned host memory; nothing for no limit.
     #[serde(
         default,
         rename = "pinnedLimitMiB",
@@ -248,7 +248,7 @@ pub struct Placed {
     /// that shares none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
-    /// Where its programs are to be clients of MPS.
+    /// Connection of the job's programs to MPS, if they are its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<PlacedMps>,
     /// The folder with its `tenant.sock`, for `SUBLET_DIR`.
@@ -266,7 +266,7 @@ pub struct PlacedGpu {
     /// The job's limit there.
     #[serde(rename = "limitMiB")]
     pub limit_mib: u64,
-    /// What the first context of a process takes there, as far as that is known.
+    /// Memory that the first context of a process takes there, as far as it is known.
     #[serde(rename = "contextMiB", default)]
     pub context_mib: u64,
 }
@@ -277,13 +277,13 @@ pub struct PlacedGpu {
 pub struct Snapshot {
     /// Cards, by index.
     pub gpus: Vec<GpuRow>,
-    /// Jobs by number, then processes that use a card without being one.
+    /// Jobs by number, then processes that use a card without being a job.
     pub tenants: Vec<TenantRow>,
-    /// What each user's jobs have of the cards together.
+    /// Total use of the cards per user.
     pub users: Vec<UserRow>,
-    /// How MPS is; nothing where the operator did not choose it.
+    /// State of MPS; nothing if the operator did not choose MPS.
     pub mps: Option<MpsRow>,
-    /// What the arbiter has counted since it began.
+    /// The arbiter's counters since its start.
     pub counters: Counters,
 }
 
@@ -306,31 +306,31 @@ pub struct GpuRow {
     /// The sum of its jobs' limits.
     #[serde(rename = "grantedMiB")]
     pub granted_mib: u64,
-    /// Kept back: what the operator said, and what processes that are no job use.
+    /// Reserve: what the operator set aside, and the memory of processes outside any job.
     #[serde(rename = "keptMiB")]
     pub kept_mib: u64,
-    /// What a new job could have.
+    /// Memory that a new job could have.
     #[serde(rename = "freeMiB")]
     pub free_mib: u64,
     /// Compute time that is promised to its jobs.
     pub compute_promised_percent: f64,
-    /// Compute time that its jobs used within the last second; nothing where that is not measured.
+    /// Compute time that its jobs used within the last second; nothing if it is not measured.
     pub compute_used_percent: Option<f64>,
-    /// What a new context costs; 0 where that could not be measured.
+    /// Memory cost of a new context; 0 if it could not be measured.
     #[serde(rename = "contextMiB")]
     pub context_mib: u64,
-    /// How the driver packs memory there, where that could be measured.
+    /// Packing of memory by the driver, if it could be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packing: Option<Sizes>,
-    /// Whether jobs' turns may overlap there (`overlapping`), or one begins when nothing of the last
-    /// one runs any more (`exclusive`).
+    /// `overlapping` if jobs' turns may overlap there; `exclusive` if a turn begins only when
+    /// nothing of the last one runs.
     pub slices: String,
-    /// Why no new work is put on it; nothing if it is healthy.
+    /// Reason why the card gets no new work; nothing if it is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sick: Option<String>,
 }
 
-/// One job, or one process that is none (`unmanaged`).
+/// One job, or one process outside any job (`unmanaged`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantRow {
@@ -340,15 +340,15 @@ pub struct TenantRow {
     pub name: String,
     /// Its processes on the GPUs.
     pub pids: Vec<u32>,
-    /// Whose it is; nothing for a container and for an unmanaged process.
+    /// User who owns the job; nothing for a container or an unmanaged process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// Higher goes first among those that wait.
+    /// Higher goes first among the jobs that wait.
     pub priority: i32,
-    /// How long it has waited; nothing where it does not wait.
+    /// Time waited so far; nothing if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// What would start it, for people; nothing where it does not wait.
+    /// Condition that would start it, for people; nothing if it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_when: Option<String>,
     /// The process that submitted it.
@@ -356,26 +356,25 @@ pub struct TenantRow {
     pub root: Option<u32>,
     /// Its cards' numbers.
     pub gpus: Vec<u16>,
-    /// What was asked of each card, for people: `4096 MiB`, `50 %`, `a whole GPU`.
+    /// Request per card, for people: `4096 MiB`, `50 %`, `a whole GPU`.
     pub asked: String,
     /// On how many cards.
     pub asked_gpus: u32,
-    /// On which ones it may be; nothing for any.
+    /// Cards where it may run; nothing for any card.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_of: Option<Vec<u16>>,
-    /// Its limit per card (the largest, where percentages make them differ); nothing while it
-    /// waits, and for an unmanaged process.
+    /// Limit per card (the largest, if percentages make them differ); nothing while it waits,
+    /// and for an unmanaged process.
     #[serde(rename = "memoryLimitMiB")]
     pub memory_limit_mib: Option<u64>,
-    /// What it uses on the card where it uses most, contexts and modules included.
+    /// Use on the card with the highest use, contexts and modules included.
     #[serde(rename = "memoryUsedMiB")]
     pub memory_used_mib: u64,
-    /// What it may pin of the host's memory; nothing where there is no limit.
+    /// Limit of pinned host memory; nothing for no limit.
     #[serde(rename = "pinnedLimitMiB")]
     pub pinned_limit_mib: Option<u64>,
-    /// What it has pinned of the host's memory; nothing where that is not counted: for an
-    /// unmanaged process, and for a job whose first program came with a library that speaks
-    /// version 1 of the pages only.
+    /// Pinned host memory; nothing if it is not counted: for an unmanaged process, and for a
+    /// job whose first program's library speaks only version 1 of the pages.
     #[serde(rename = "pinnedUsedMiB")]
     pub pinned_used_mib: Option<u64>,
     /// The last request for memory of the host that was refused.
@@ -387,20 +386,20 @@ pub struct TenantRow {
     pub compute_request_percent: Option<f64>,
     /// The most compute time that it gets of each card; nothing for an unmanaged process.
     pub compute_limit_percent: Option<f64>,
-    /// Compute time that it used within the last second, of the card where it used most; nothing
-    /// where that is not measured.
+    /// Compute time used within the last second, on the card with the highest use; nothing if it
+    /// is not measured.
     pub compute_used_percent: Option<f64>,
-    /// How much of the last second it waited for its turn, on the card where it waited longest;
-    /// nothing where that is not measured.
+    /// Share of the last second spent waiting for a turn, on the card with the longest wait;
+    /// nothing if it is not measured.
     pub waiting_percent: Option<f64>,
-    /// How long it takes for a mini-batch now, as far as that is seen from outside: the program
-    /// repeats itself, and others want its cards. Nothing where that is not known.
+    /// Duration of a mini-batch now, as far as it is visible from outside: the program repeats
+    /// itself, and other jobs want its cards. Nothing if it is not known.
     pub mini_batch_ms: Option<f64>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
-    /// `serving`, `lost` or `without`; nothing where it began without MPS.
+    /// `serving`, `lost` or `without`; nothing if the job began without MPS.
     pub mps: Option<String>,
-    /// Why it waits; why it is over.
+    /// Reason of its wait or of its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Its place in the queue, 1 for the next.
@@ -408,8 +407,7 @@ pub struct TenantRow {
     pub position: Option<u32>,
     /// Card by card.
     pub per_gpu: Vec<TenantGpuRow>,
-    /// How many driver functions its programs asked for by name that the interposer does not
-    /// know.
+    /// Driver functions that its programs asked for by name and the interposer does not know.
     pub unknown_names: u64,
 }
 
@@ -422,51 +420,50 @@ pub struct TenantGpuRow {
     /// The job's limit there.
     #[serde(rename = "limitMiB")]
     pub limit_mib: u64,
-    /// What it uses there.
+    /// Memory used there.
     #[serde(rename = "usedMiB")]
     pub used_mib: u64,
-    /// How much of that no allocation explains: modules, what contexts take beyond what was
-    /// reserved for them, or memory that was had past the interposer.
+    /// Part of that without an allocation: modules, memory of contexts beyond their reserve,
+    /// or memory that bypassed the interposer.
     #[serde(rename = "overheadMiB")]
     pub overhead_mib: u64,
-    /// How much of it is reserved for contexts.
+    /// Part of it that is reserved for contexts.
     #[serde(rename = "contextMiB")]
     pub context_mib: u64,
     /// Compute time that it is promised there.
     pub compute_request_percent: Option<f64>,
     /// The most compute time that it gets there.
     pub compute_limit_percent: Option<f64>,
-    /// Compute time that it used there within the last second; nothing where that is not measured.
+    /// Compute time used there within the last second; nothing if it is not measured.
     pub compute_used_percent: Option<f64>,
-    /// How much of the last second it waited for its turn there; nothing where that is not
-    /// measured.
+    /// Share of the last second spent waiting for a turn there; nothing if it is not measured.
     pub waiting_percent: Option<f64>,
-    /// True while it waits because it is at its limit; nothing where that is not measured.
+    /// True while it waits because it is at its limit; nothing if it is not measured.
     pub is_throttled: Option<bool>,
-    /// The card's time that it used, since it came or the arbiter began; nothing where that is not
+    /// Time of the card that it used, since it came or the arbiter began; nothing if it is not
     /// measured now.
     pub compute_used_seconds: Option<f64>,
     /// The time since then in which it wanted the card and had no turn.
     pub waited_seconds: Option<f64>,
-    /// How much of that because it was at its limit.
+    /// Part of that time spent waiting at its limit.
     pub throttled_seconds: Option<f64>,
     /// The last request that was refused there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<RefusalRow>,
 }
 
-/// What a job used of one card, the oldest point first.
+/// A job's use of one card, the oldest point first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UseHistory {
     /// The card's number.
     pub index: u16,
-    /// How long ago the newest point was made.
+    /// Age of the newest point.
     pub ago_ms: u64,
     /// Memory at each point.
     #[serde(rename = "memoryMiB")]
     pub memory_mib: Vec<u64>,
-    /// Of the card's time between each point and the one before, in percent.
+    /// Percentage of the card's time used between each point and the one before.
     pub compute_percent: Vec<u64>,
 }
 
@@ -476,6 +473,6 @@ pub struct UseHistory {
 pub struct RefusalRow {
     /// Its size.
     pub bytes: u64,
-    /// How long ago.
+    /// Age of the value.
     pub ago_ms: u64,
 }

@@ -1,13 +1,13 @@
-//! The loop: one thread that waits for sockets, processes, the driver's answers and a clock,
-//! tells `sublet-share` what happened, and does what it says.
+//! The arbiter's loop: one thread waits for sockets, processes, the driver's answers and a clock.
+//! It tells `sublet-share` what happened, and carries out the decisions.
 //!
-//! What changes together is one struct in a file beside this one: `sources` (what is waited
-//! for), `listeners`, `admin_connections` (with `lobby`), `process_connections`, `crowd` (who makes
-//! room), `jobs`, `processes`,
-//! `readings` (of the driver), `turns`, `measured`, `mps`, `identity`,
-//! `lifetime`. What each kind of news means is in
-//! `admin_requests`, `job_request` and `recorded` (people), `hello` and `resume` (processes), `containers`
-//! (the node agent) and `readings`; what follows is in `actions`; what people see in `status`.
+//! Each file beside this one has one struct, for the data that change together: `sources` (the
+//! descriptors that the loop waits for), `listeners`, `admin_connections` (with `lobby`),
+//! `process_connections`, `crowd` (the choice of the connection to drop), `jobs`, `processes`,
+//! `readings` (of the driver), `turns`, `measured`, `mps`, `identity`, `lifetime`. These files
+//! handle events: `admin_requests`, `job_request` and `recorded` (people), `hello` and `resume`
+//! (processes), `containers` (the node agent) and `readings`. `actions` carries out the
+//! consequences; `status` makes the output for people.
 
 mod actions;
 mod admin_connections;
@@ -85,7 +85,7 @@ pub struct Arbiter {
     stop: Option<OwnedFd>,
     admins: AdminConnections,
     connections: ProcessConnections,
-    /// What is decided.
+    /// Decides who gets which memory and time.
     machine: Machine,
     jobs: Jobs,
     records: JobRecords,
@@ -93,7 +93,7 @@ pub struct Arbiter {
     readings: DriverReadings,
     turns: CardTurns,
     measures: Measures,
-    /// Where jobs run under MPS.
+    /// MPS, if jobs run under it.
     mps: Option<Mps>,
     opportunistic_duty: Milli,
     counters: Counters,
@@ -105,7 +105,8 @@ impl Arbiter {
     /// Takes the folder's lock, looks at the cards and opens the sockets.
     ///
     /// # Errors
-    /// [`ArbiterError::Held`] where another arbiter is at work; or why it cannot start.
+    /// [`ArbiterError::Held`] if another arbiter is at work; or the reason why it cannot
+    /// start.
     pub fn start(options: Options, mut view: Box<dyn GpuView>) -> Result<Arbiter, ArbiterError> {
         let audience = match options.shared {
             true => Audience::Everybody,
@@ -174,7 +175,7 @@ impl Arbiter {
         Ok(arbiter)
     }
 
-    /// Waits for what is there from the beginning, besides the listeners.
+    /// Adds the sources that exist from the beginning, besides the listeners.
     fn open_sources(&mut self) -> Result<(), ArbiterError> {
         let sources = &mut self.sources;
         sources.add(&self.readings, "the driver", Source::Driver)?;
@@ -200,7 +201,7 @@ impl Arbiter {
     /// Works until it is told to stop, or has been idle for long enough.
     ///
     /// # Errors
-    /// The kernel refuses to let it wait; everything else is somebody else's trouble.
+    /// The kernel refuses to let it wait. No other failure ends the arbiter.
     pub fn run(mut self) -> Result<(), ArbiterError> {
         while !self.lifetime.is_stopping() {
             let limit = self.wait_limit(now_ms());
@@ -223,7 +224,7 @@ impl Arbiter {
         Ok(())
     }
 
-    /// How long to wait for news at most.
+    /// Longest wait for news.
     fn wait_limit(&self, now: u64) -> Duration {
         if self.sources.has_unfinished() || self.turns.is_due() {
             return Duration::ZERO;
@@ -289,12 +290,12 @@ impl Arbiter {
         self.lifetime.note_use(now, is_idle);
     }
 
-    /// Tells the machine what happened and does what follows.
+    /// Tells the machine what happened, and carries out the consequences.
     fn apply(&mut self, event: Event) {
         self.apply_for(None, event);
     }
 
-    /// The same, for whoever asked for it on a connection.
+    /// The same, for an event that a connection asked for.
     fn apply_for(&mut self, asker: Option<Key>, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -342,7 +343,7 @@ struct Prepared {
     mps: Option<Mps>,
 }
 
-/// What can fail though the folder's lock was had.
+/// Does the steps that can fail after the arbiter has the folder's lock.
 fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, ArbiterError> {
     let records = JobRecords::read(&options.folder)?;
     let host = options.host.as_ref();
@@ -364,8 +365,8 @@ fn prepare(options: &Options, view: &mut dyn GpuView) -> Result<Prepared, Arbite
     })
 }
 
-/// The machine without a job. Jobs of before may come back where a lock file was not removed, or
-/// the record of a job that goes on.
+/// Makes the machine without a job. Jobs from before may come back if a lock file was not
+/// removed, or if the record of a job still exists.
 fn machine(
     options: &Options,
     inventory: &Arc<Inventory>,
@@ -387,8 +388,8 @@ fn machine(
     })
 }
 
-/// Nobody may look into the arbiter's memory, and a thousand processes take two thousand
-/// descriptors.
+/// Keeps other processes out of the arbiter's memory, and raises the limit of descriptors: a
+/// thousand processes take two thousand.
 fn prepare_process() -> Result<(), ArbiterError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(at("hiding the memory of", "this process"))?;

@@ -1,14 +1,15 @@
 //! Threads that close what may take long to close.
 //!
-//! A tenant can put any file into a message: a TCP connection that lingers, a file of a FUSE file
-//! system that never answers. Whoever closes the last descriptor of such a file waits, for as long
-//! as the tenant likes; and whoever closes a connection closes what lies unread in it. So the
-//! arbiter's thread closes neither: it hands them over, together with whose they are. Each owner
-//! has a few threads and no more, so that nobody waits for another's files.
+//! A tenant can put any file into a message: a TCP connection that lingers, or a file of a FUSE
+//! file system that never answers. A thread that closes the last descriptor of such a file waits
+//! as long as the tenant likes; and a thread that closes a connection closes its unread files,
+//! too. So the arbiter's thread closes neither: it hands them over, together with their owner.
+//! Each owner has a few threads and no more, so no owner waits for another's files.
 //!
 //! A thread that hangs holds no place in the table of descriptors, because the kernel takes the
-//! number back first. What waits for one holds its place, so whoever has much waiting here is
-//! listened to no longer ([`Closers::are_stuck`], [`Closers::are_crowded`]).
+//! number back first. A descriptor that waits for a thread holds its place. So the arbiter stops
+//! listening to an owner with many waiting here ([`Closers::are_stuck`],
+//! [`Closers::are_crowded`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,43 +20,43 @@ use rustix::process::Resource;
 use sublet_share::{JobId, UserId};
 use tracing::warn;
 
-/// How many threads may close one owner's files at one time: a second one, so that one file that
-/// takes a second to close, as a device's may, does not hold up the owner's others.
+/// Most threads that close one owner's files at one time: two, so that one file that takes a
+/// second to close, as a device's may, does not hold up the owner's others.
 const THREADS_AN_OWNER: usize = 2;
 
-/// How many threads there may be. One is 64 KiB of address space and some 20 KiB of the kernel's.
+/// Most threads. One takes 64 KiB of address space and some 20 KiB of the kernel's memory.
 const THREADS_MAX: usize = 256;
 
-/// Where that many files of an owner wait, its threads hang. More than come at once from programs
-/// that end together and have said nothing wrong.
+/// Waiting files of an owner at which its threads count as hanging. More than arrive at once from
+/// correct programs that end together.
 const WAITING_MAX: usize = 64;
 
-/// Of so many descriptors that the process may have, one may wait here before nobody is let in
-/// any more at a socket that several users reach.
+/// One in so many descriptors of the process may wait here; with more, sockets that several
+/// users reach let no client in.
 const DESCRIPTORS_A_CROWD: u64 = 8;
 
-/// The same for a socket of one owner's, whose own [`WAITING_MAX`] comes long before: what others
-/// have waiting must not shut it, unless there is soon no descriptor left.
+/// The same for a socket of one owner, whose own [`WAITING_MAX`] comes long before: the files of
+/// others must not shut it, unless the last descriptors are nearly used up.
 const DESCRIPTORS_A_FULL: u64 = 2;
 
-/// How long a thread waits for more before it ends.
+/// Longest wait of a thread for more files before it ends.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What a thread needs: it calls `close`.
+/// Stack of a thread, which only calls `close`.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Whose files they are.
+/// Owner of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
-    /// A container: whoever came by its socket.
+    /// A container, for a process that came by its socket.
     Job(JobId),
-    /// A user, who came by a socket that many can reach.
+    /// A user, for a process that came by a socket that many can reach.
     User(UserId),
-    /// Several: what waits at such a socket has not been looked at.
+    /// Several owners: the files that wait at such a socket have not been looked at.
     Anyone,
 }
 
-/// The threads, and what waits for them. All copies are the same one.
+/// The threads, and the files that wait for them. All copies share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Closers(Arc<Shared>);
 
@@ -64,7 +65,7 @@ struct Shared {
     state: Mutex<State>,
     /// Something waits.
     work: Condvar,
-    /// How many descriptors the process may have.
+    /// Most descriptors of the process.
     descriptors: u64,
 }
 
@@ -80,19 +81,19 @@ struct State {
     owners: BTreeMap<Owner, OwnersFiles>,
     waiting: usize,
     threads: usize,
-    /// Those of them that have nothing to close, or have just begun.
+    /// Threads that have nothing to close, or have just begun.
     idle: usize,
 }
 
 #[derive(Debug, Default)]
 struct OwnersFiles {
     waiting: VecDeque<OwnedFd>,
-    /// How many of the threads are closing one.
+    /// Number of threads that close one of the files.
     closing: usize,
 }
 
 impl Closers {
-    /// Those of a process that may have so many descriptors.
+    /// The closers of a process with at most so many descriptors.
     pub(crate) fn among(descriptors: u64) -> Closers {
         Closers(Arc::new(Shared {
             state: Mutex::default(),
@@ -146,7 +147,7 @@ impl Closers {
 }
 
 impl Shared {
-    /// Sees to it that a thread takes what waits: one that has nothing to do, or a new one.
+    /// Makes sure that a thread takes the waiting file: an idle one, or a new one.
     fn call_thread(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
         if state.idle > 0 {
             shared.work.notify_one();

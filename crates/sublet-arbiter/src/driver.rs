@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Why a call of the driver failed.
+/// Ways in which a call of the driver can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// One of the driver's libraries is not there.

@@ -1,4 +1,4 @@
-//! Why the arbiter cannot do something: what, where, and what the kernel said.
+//! The arbiter's errors: the action, its object, and the kernel's error.
 
 use std::fmt::Display;
 use std::io;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 
 use crate::gpu::GpuViewError;
 
-/// Why the arbiter cannot start, or cannot go on.
+/// Ways in which the arbiter can fail to start or to go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ArbiterError {
     /// The kernel refused something.
     #[error("{what} {place} failed: {cause}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// With what.
+        /// The object of the action.
         place: String,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// Somebody else looks after these cards.
+    /// Another arbiter manages these cards.
     #[error("an arbiter looks after these GPUs already: {}, in {}", holder(*pid, *uid), folder.display())]
     Held {
-        /// Its process; 0 where that is not known.
+        /// Its process; 0 if it is not known.
         pid: u32,
-        /// Its user, where that is known.
+        /// Its user, if it is known.
         uid: Option<u32>,
         /// The folder, or the name, that it holds.
         folder: PathBuf,
@@ -34,7 +34,7 @@ pub enum ArbiterError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the folder.
         why: String,
     },
     /// The cards cannot be seen.
@@ -45,7 +45,7 @@ pub enum ArbiterError {
     Mps {
         /// Its program.
         program: String,
-        /// What became of it.
+        /// The reason.
         why: String,
     },
     /// A setting makes no sense.
@@ -54,8 +54,8 @@ pub enum ArbiterError {
 }
 
 impl ArbiterError {
-    /// True where no later start on this machine can do better: its kernel or driver lacks what the
-    /// arbiter is made of.
+    /// Returns true if no later start on this machine can succeed: its kernel or driver lacks a
+    /// feature that the arbiter needs.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
@@ -77,7 +77,7 @@ fn holder(pid: u32, uid: Option<u32>) -> String {
     }
 }
 
-/// For `map_err`: what was being done, and with what.
+/// For `map_err`: names the action, and its object.
 pub(crate) fn at<E: Into<io::Error>>(
     what: &'static str,
     place: impl Display,

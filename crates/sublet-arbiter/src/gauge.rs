@@ -1,10 +1,11 @@
-//! What a context costs, and how the driver packs memory: measured before there are jobs.
+//! Memory cost of a context, and the driver's packing of memory: measured before there are
+//! jobs.
 //!
-//! A process of the arbiter's own makes a context and some allocations, and nothing else, while
-//! it looks at the driver's count of itself. Nothing that a job does can change what it finds.
-//! It is done once for each product and driver, takes a second at most on a card of today, and
-//! is kept beside the arbiter's folder: the next arbiter knows it before its first job. After a
-//! day it is measured again, so that a figure which was wrong does not stay.
+//! A separate process of the arbiter makes a context and some allocations, and nothing else,
+//! while it reads the driver's count of itself. No job can change the result. The measurement
+//! runs once for each product and driver, takes a second at most on current cards, and is kept
+//! beside the arbiter's folder, so the next arbiter knows it before its first job. After a day
+//! it is measured again, so a wrong figure does not stay.
 
 mod learn;
 mod probe;
@@ -27,26 +28,26 @@ pub use self::probe::measure;
 use crate::driver::DriverError;
 use crate::runtime::Folder;
 
-/// How long a measurement may take. A driver that needs longer is not waited for.
+/// Longest measurement. The arbiter does not wait for a slower driver.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How old a figure may be.
+/// Greatest age of a figure.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The most that is read of a file or of an answer: they are ours, and a few hundred bytes.
 const TEXT_MAX: u64 = 1 << 16;
 
-/// How to start the process that measures: a program that calls [`measure`] with the card's UUID
-/// as its last argument, and prints what comes back.
+/// Command of the measuring process: a program that calls [`measure`] with the card's UUID as
+/// its last argument, and prints the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
     /// The program's file.
     pub program: PathBuf,
-    /// What comes before the UUID.
+    /// Arguments before the UUID.
     pub arguments: Vec<OsString>,
 }
 
-/// Why a card cannot be measured.
+/// Reasons why a card cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum GaugeError {
     /// The driver is not there, or refuses.
@@ -63,12 +64,12 @@ pub enum GaugeError {
     Io(#[from] std::io::Error),
 }
 
-/// What is known of a card.
+/// Known figures of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Figures {
-    /// What a context costs; nothing where that is unknown.
+    /// Memory of a context; nothing if it is not known.
     pub(crate) context: Bytes,
-    /// How the driver packs memory.
+    /// Packing of memory by the driver.
     pub(crate) packing: Option<Packing>,
 }
 
@@ -83,15 +84,15 @@ struct Measured {
 /// [`Packing`] as it is told and kept: sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// What the card gives.
+    /// Unit in which the card gives memory.
     pub block: u64,
     /// The largest allocation that shares a piece.
     pub small: u64,
-    /// What is taken for small ones at once.
+    /// Memory taken for small allocations at once.
     pub piece: u64,
-    /// How many empty pieces a context keeps; the largest number for all.
+    /// Number of empty pieces that a context keeps; the largest number for all.
     pub kept: u32,
-    /// What a pool takes at once.
+    /// Memory that a pool takes at once.
     pub pool: u64,
 }
 
@@ -154,7 +155,7 @@ impl Measured {
     }
 }
 
-/// What is kept: by product, memory and driver.
+/// The stored figures: by product, memory and driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct StoredFigures(BTreeMap<String, Entry>);
@@ -169,7 +170,7 @@ struct Entry {
 }
 
 impl StoredFigures {
-    /// What a file says; nothing where it is not there, or is none of ours.
+    /// The figures in a file; nothing if it is missing, or not ours.
     fn read(file: &Path) -> StoredFigures {
         let read = || {
             let mut text = String::new();
@@ -193,7 +194,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// What is known of each card: kept, or measured now.
+/// The figures of each card: stored ones, or measured now.
 pub(crate) fn figures(
     gauge: Option<&Gauge>,
     folder: &Folder,

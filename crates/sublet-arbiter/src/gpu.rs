@@ -1,6 +1,6 @@
-//! The cards as the driver sees them: what there is, and which process uses how much. The
-//! driver is reached through NVML, loaded by name or by path, so that a fake one is loaded
-//! like the real one and nothing here knows the difference.
+//! The cards as the driver sees them: the list of cards, and the use by each process. The
+//! arbiter reaches the driver through NVML, loaded by name or by path. A fake NVML is loaded
+//! like the real one, and no code here knows the difference.
 //!
 //! The driver may take its time, and with a broken card it may never answer. So it is asked
 //! by a thread of its own, and the arbiter goes on without an answer.
@@ -21,13 +21,13 @@ use rustix::event::EventfdFlags;
 use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Health, Inventory, InventoryError, Milli};
 use sublet_share::Pid;
 
-/// The name under which the dynamic loader finds NVML where the driver is installed.
+/// The name by which the dynamic loader finds an installed NVML.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// The same for the driver's library of CUDA.
 pub const CUDA_LIBRARY: &str = "libcuda.so.1";
 
-/// Why the cards cannot be seen.
+/// Reasons why the cards cannot be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuViewError {
     /// No driver.
@@ -36,9 +36,9 @@ pub enum GpuViewError {
         library.display(), where_looked(library)
     )]
     NoDriver {
-        /// What was looked for.
+        /// The library.
         library: PathBuf,
-        /// What the loader said.
+        /// The loader's error.
         cause: NvmlError,
     },
     /// The driver refused something.
@@ -48,10 +48,10 @@ pub enum GpuViewError {
         library: PathBuf,
         /// The function.
         what: &'static str,
-        /// What it said.
+        /// The driver's error.
         cause: NvmlError,
     },
-    /// What the driver said makes no sense.
+    /// The driver's answer makes no sense.
     #[error("the driver's list of GPUs makes no sense: {0}")]
     Contradiction(#[from] InventoryError),
     /// Another source of cards failed.
@@ -60,8 +60,8 @@ pub enum GpuViewError {
 }
 
 impl GpuViewError {
-    /// True where a driver answers and lacks a function that is needed: another one must be installed.
-    /// One that does not load now may be there a moment later, while it is installed.
+    /// Returns true if a driver answers but lacks a needed function: another one must be installed.
+    /// A driver that does not load now may load a moment later, while it is being installed.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         use NvmlError::{FailedToLoadSymbol, FunctionNotFound, NotSupported};
@@ -86,13 +86,13 @@ fn where_looked(library: &Path) -> &'static str {
 /// One card at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardReading {
-    /// Memory in use on the card, whoever uses it.
+    /// Memory in use on the card, by any process.
     pub used: Bytes,
     /// Its processes, by the arbiter's own PID namespace, and the memory of each.
     pub processes: Vec<(Pid, Bytes)>,
 }
 
-/// How busy processes keep a card, each in thousandths of the time since the last question.
+/// Use of a card per process, each in thousandths of the time since the last question.
 pub type CardBusy = Vec<(Pid, Milli)>;
 
 /// A way to see the cards: the driver's, or a fake machine's.
@@ -109,8 +109,8 @@ pub trait GpuView: Send {
     /// The cards now, in the order of the inventory; `None` for one that cannot be read.
     fn read(&mut self) -> Vec<Option<CardReading>>;
 
-    /// How busy processes keep the cards, in the order of the inventory, as the driver counts it;
-    /// `None` for a card where it does not say.
+    /// Use of each card per process, in the order of the inventory, as the driver counts it;
+    /// `None` for a card if the driver does not say.
     fn busy(&mut self) -> Vec<Option<CardBusy>> {
         Vec::new()
     }
@@ -223,7 +223,7 @@ impl GpuView for NvmlView {
     }
 }
 
-/// What each process's samples say that are newer than the last ones.
+/// Sums each process's samples since the last ones.
 fn busy_on(device: &Device<'_>, last: &mut u64) -> Option<CardBusy> {
     let samples = match device.process_utilization_stats(*last) {
         Ok(samples) => samples,
@@ -291,10 +291,10 @@ pub(crate) fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// How often the driver is asked how busy processes are: it has no finer figures.
+/// Interval of asking for the processes' use: the driver has no finer figures.
 const BUSY_EVERY: Duration = Duration::from_secs(1);
 
-/// What the driver said.
+/// The driver's answer.
 #[derive(Debug)]
 pub(crate) struct DriverAnswer {
     pub(crate) cards: Vec<Option<CardReading>>,

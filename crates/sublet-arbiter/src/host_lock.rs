@@ -1,10 +1,10 @@
-//! One arbiter a machine, whatever folder it has and whoever started it: two would promise the
-//! same cards.
+//! One arbiter per machine, in any folder and started by any user: two would promise the same
+//! cards.
 //!
-//! Root's arbiters decide it among themselves, by a lock that nobody else can open. The one that
-//! has it leaves a record that all can read. Another user's arbiter goes by that record first, then
-//! by a name that one process of the network namespace can have. Anybody can take that name: it
-//! keeps users' arbiters from each other, and never root's from being the one.
+//! Root's arbiters decide among themselves by a lock that only root can open. The holder leaves a
+//! record that all can read. Another user's arbiter first goes by that record, then by a name that
+//! one process of the network namespace can have. Any process can take that name: it keeps users'
+//! arbiters apart, and never keeps root's from being the one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -31,7 +31,7 @@ pub struct HostPlace {
     /// The name that one process of the network namespace can have. Lock and record are called
     /// after it.
     pub name: String,
-    /// The folder of lock and record: root's, and nobody else can write to it.
+    /// The folder of lock and record: owned by root, and writable by root alone.
     pub folder: PathBuf,
 }
 
@@ -80,7 +80,7 @@ impl HostLock {
     /// Becomes the machine's arbiter, as root or as another user.
     ///
     /// # Errors
-    /// [`ArbiterError::Held`] where another one is; or what the kernel refused.
+    /// [`ArbiterError::Held`] if there is another one; or the kernel's refusal.
     pub(crate) fn take(place: &HostPlace, is_root: bool) -> Result<HostLock, ArbiterError> {
         let root = match is_root.then(|| RootLock::take(place)) {
             Some(Ok(lock)) => Some(lock),
@@ -118,7 +118,7 @@ impl HostLock {
         self.name.as_ref()
     }
 
-    /// Why this arbiter, which is not root's, may promise nothing more: root's came later.
+    /// Reason why this arbiter, which is not root's, may promise no more: root's came later.
     pub(crate) fn outranked(&self) -> Option<String> {
         if self.root.is_some() {
             return None;
@@ -169,7 +169,8 @@ impl Drop for RootLock {
     }
 }
 
-/// Everybody passes through it to the record; what else is in it has modes of its own.
+/// Makes the folder. All users may pass through it to the record; other files have modes of
+/// their own.
 fn make_folder(folder: &Path) -> Result<(), ArbiterError> {
     let mut make = fs::DirBuilder::new();
     make.recursive(true).mode(0o755);
@@ -210,7 +211,7 @@ fn read(path: &Path) -> Option<ProcessStamp> {
     serde_json::from_str(&text).ok()
 }
 
-/// Writes it whole or not at all: somebody may be reading.
+/// Writes the file whole or not at all, because a reader may be at work.
 fn write(path: &Path, stamp: &ProcessStamp) -> std::io::Result<()> {
     let draft = path.with_extension("new");
     let _absent = fs::remove_file(&draft);
@@ -226,7 +227,7 @@ fn write(path: &Path, stamp: &ProcessStamp) -> std::io::Result<()> {
 }
 
 /// Takes a name that one process of the network namespace can have. The kernel gives it back when
-/// the descriptor is closed. Those who connect only want to know who has it: accept them and close.
+/// the descriptor is closed. Clients connect only to learn its holder: accept them and close.
 fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
     let place = format!("@{name}");
     let address =

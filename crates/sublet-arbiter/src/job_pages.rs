@@ -1,5 +1,5 @@
-//! One job's shared pages, and how limits, slots and overheads are written to them. It does what
-//! `sublet-share` decided and decides nothing.
+//! One job's shared pages, with functions that write limits, slots and overheads to them. It
+//! carries out the decisions of `sublet-share` and decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -31,23 +31,23 @@ pub(crate) struct JobPages {
     mode: Mode,
     /// In the order of the pages.
     pub(crate) cards: Vec<JobCard>,
-    /// Made when its first process says what it speaks.
+    /// Made when its first process says which version it speaks.
     pages: Option<(ControlMemory, LedgerMemory)>,
     /// Processes may come back with a ledger, as long as none was made.
     pub(crate) expects_ledger: bool,
-    /// How many processes each slot has had.
+    /// Number of processes that each slot has had.
     generations: BTreeMap<u32, u32>,
-    /// How its gate is, whether or not there are pages yet.
+    /// State of its gate, with or without pages.
     gate: GateWord,
     gate_terms: GateTerms,
 }
 
-/// What a job's processes do at their gates of their own accord.
+/// Behaviour of a job's processes at their gates, without orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GateTerms {
     /// For how many thousandths of the time they launch work while no arbiter is there.
     pub(crate) without_arbiter: u32,
-    /// How much work each keeps queued on a card while others want it, in microseconds.
+    /// Work that each process keeps queued on a card while others want it, in microseconds.
     pub(crate) queue_us: u32,
 }
 
@@ -61,8 +61,8 @@ impl GateTerms {
         queue_us: 10_000,
     };
 
-    /// For an opportunistic job, which has a duty without an arbiter. What it has queued is what a
-    /// guaranteed job waits for whose work begins.
+    /// For an opportunistic job, which has a duty without an arbiter. A guaranteed job that begins
+    /// to work has to wait for its queued work.
     pub(crate) fn opportunistic(duty: u32) -> GateTerms {
         GateTerms {
             without_arbiter: duty.clamp(1, GateTerms::ALWAYS),
@@ -103,8 +103,8 @@ impl JobPages {
         self.ledger().map(|ledger| ledger.page().version())
     }
 
-    /// The version in which a process can be served that says this: that of the pages, or the
-    /// newest that both speak where there are none yet. Else why not, in words.
+    /// The version in which a process with this hello can be served: the pages' version, or
+    /// the newest that both sides speak if there are no pages yet. Otherwise an error text.
     pub(crate) fn version_for(&self, hello: &Hello) -> Result<u16, String> {
         let spoken = hello.min_version..=hello.max_version;
         match (self.version(), agree(hello)) {
@@ -127,7 +127,7 @@ impl JobPages {
         self.pages.as_ref().map(|(control, _)| control)
     }
 
-    /// Makes the pages in that version; `pinned_limit` is what the job may pin of the host's
+    /// Makes the pages in that version; `pinned_limit` is the job's limit of pinned host
     /// memory, `None` for no limit.
     pub(crate) fn make(
         &mut self,
@@ -175,7 +175,7 @@ impl JobPages {
         }
     }
 
-    /// Sets what its processes do of their own accord.
+    /// Sets the behaviour of its processes without orders.
     pub(crate) fn set_gate_terms(&mut self, terms: GateTerms) {
         self.gate_terms = terms;
         if let Some(control) = self.control() {
@@ -215,8 +215,8 @@ impl JobPages {
         }
     }
 
-    /// Writes what it may pin of the host's memory; when it returns, no reservation against an
-    /// old limit can succeed.
+    /// Writes its limit of pinned host memory; after the return, no reservation against an old
+    /// limit can succeed.
     pub(crate) fn set_pinned_limit(&self, limit: MiB) {
         let Some((control, ledger)) = &self.pages else {
             return;
@@ -232,8 +232,8 @@ impl JobPages {
         }
     }
 
-    /// What it has pinned of the host's memory, and the last refusal there: bytes, and when.
-    /// `None` where its pages are of a version that does not count it.
+    /// Its pinned host memory, and the last refusal there: bytes, and time. `None` if the
+    /// version of its pages does not count it.
     pub(crate) fn pinned(&self) -> Option<(Bytes, Option<(u64, u64)>)> {
         let Some(ledger) = self.ledger() else {
             return Some((Bytes::new(0), None));
@@ -285,7 +285,7 @@ impl JobPages {
         self.generations.insert(slot.get(), generation);
     }
 
-    /// Charges a process that comes back with another ledger for what it says it has.
+    /// Charges a process that comes back with another ledger for the memory that it claims.
     pub(crate) fn charge_claims(&self, slot: SlotIndex, held: &SlotClaim) {
         let Some((_, ledger)) = &self.pages else {
             return;
@@ -314,7 +314,7 @@ impl JobPages {
         }
     }
 
-    /// Gives back what a slot holds. Its process must be gone.
+    /// Gives back a slot's memory. Its process must be gone.
     pub(crate) fn reclaim(&self, slot: SlotIndex) {
         let Some((_, ledger)) = &self.pages else {
             return;
@@ -338,7 +338,7 @@ impl JobPages {
         }
     }
 
-    /// What the job uses of each card, by its ledger.
+    /// The job's use of each card, by its ledger.
     pub(crate) fn totals(&self) -> impl Iterator<Item = (usize, Bytes)> {
         self.devices()
             .map(|(device, card)| (card.card, self.total(device)))
@@ -350,8 +350,8 @@ impl JobPages {
         Bytes::new(total.map_or(0, Units::bytes))
     }
 
-    /// The sum on its page for one device, and what the accounts of these slots add up to with the
-    /// arbiter's own: of one moment. `None` for the accounts if they were never at rest.
+    /// The sum on its page for one device, and the total of these slots' accounts with the
+    /// arbiter's own, both of one moment. `None` for the accounts if they were never at rest.
     pub(crate) fn sums(&self, device: DeviceIndex, slots: &[SlotIndex]) -> (Bytes, Option<Bytes>) {
         let at_rest = self.sums_at_rest(device, slots);
         let (total, accounts) = at_rest.unzip();
@@ -377,7 +377,7 @@ impl JobPages {
         })
     }
 
-    /// What one slot says of each card.
+    /// One slot's record of each card.
     pub(crate) fn slot_use(&self, slot: SlotIndex) -> impl Iterator<Item = SlotCard> {
         self.devices().filter_map(move |(device, card)| {
             let page = self.ledger()?.page();
@@ -391,14 +391,14 @@ impl JobPages {
     }
 }
 
-/// What a slot says of a card.
+/// A slot's record of a card.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotCard {
     pub(crate) card: usize,
     /// Another one after each operation.
     pub(crate) operation: u32,
     pub(crate) used: Bytes,
-    /// How much of that is reserved for contexts.
+    /// Part of that reserved for contexts.
     pub(crate) context: Bytes,
 }
 
@@ -419,7 +419,7 @@ pub(crate) fn agree(hello: &Hello) -> Option<u16> {
     sublet_abi::agree(hello.min_version, hello.max_version)
 }
 
-/// Why a process cannot be served at all.
+/// Reason why a process cannot be served at all.
 pub(crate) fn not_agreed(hello: &Hello) -> String {
     format!(
         "the library speaks versions {} to {}, the arbiter {} to {}: install both from one release",

@@ -1,10 +1,10 @@
-//! Records on disk of the jobs of `sublet run`: for each its user, the process that is its root,
-//! and what it may have. The arbiter's successor gives back that, and nothing that a client says.
+//! Records on disk of the jobs of `sublet run`: for each its user, its root process, and its
+//! limits. The arbiter's successor restores the record, and nothing that a client says.
 //!
-//! A file for each job, `jobs/<number>.json` in the arbiter's folder, which nobody else can write:
-//! a new job costs one small file, however many there are. It is written whole or not at all, and
-//! not forced to the disk: no job outlives the machine's end. (Containers are recorded by the
-//! node's agent.)
+//! Each job has a file, `jobs/<number>.json` in the arbiter's folder, which only the arbiter's
+//! user can write. A new job costs one small file, however many there are. The file is written
+//! whole or not at all, and not forced to the disk: no job outlives the machine's end. (The node's
+//! agent records containers.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -39,7 +39,7 @@ const DRAFT: &str = "draft";
 pub(crate) struct JobRecord {
     format: u32,
     pub(crate) id: u64,
-    /// The user whose it is.
+    /// The owner of the job.
     pub(crate) user: u32,
     /// The process that may bring it back.
     pub(crate) root: ProcessStamp,
@@ -160,21 +160,21 @@ fn file(folder: &Path, job: JobId) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct JobRecords {
     folder: PathBuf,
-    /// Jobs of before a restart that have not come back, and whose root lived when this began.
+    /// Jobs from before a restart that have not come back, and whose root lived at the start.
     before: BTreeMap<JobId, JobRecord>,
     /// The highest number of any that was there.
     last: u64,
     /// Jobs of now that have a file.
     kept: BTreeSet<JobId>,
-    /// Jobs of now whose file is not as it should be: there was no room on the disk.
+    /// Current jobs with an outdated file: there was no room on the disk.
     behind: BTreeSet<JobId>,
 }
 
 impl JobRecords {
-    /// Reads what a predecessor left, and removes what nobody can come back to.
+    /// Reads the predecessor's records, and removes those to which no process can come back.
     ///
     /// # Errors
-    /// Others could have written it.
+    /// Other users could have written them.
     pub(crate) fn read(folder: &Folder) -> Result<JobRecords, ArbiterError> {
         let mut records = JobRecords {
             folder: folder.jobs(),
@@ -217,7 +217,7 @@ impl JobRecords {
         self.before.get(&job)
     }
 
-    /// The jobs of before that have not come back, and whose each is.
+    /// The earlier jobs that have not come back, and the owner of each.
     pub(crate) fn users(&self) -> impl Iterator<Item = (JobId, UserId)> {
         let before = self.before.iter();
         before.map(|(job, record)| (*job, UserId(record.user)))
@@ -228,8 +228,7 @@ impl JobRecords {
         self.before.values().any(|record| record.root.lives())
     }
 
-    /// Writes what a job has now. Where that cannot be done it is tried again
-    /// ([`JobRecords::behind`]).
+    /// Writes a job's current state. If that fails it is tried again ([`JobRecords::behind`]).
     pub(crate) fn write(&mut self, record: &JobRecord) {
         let job = JobId(record.id);
         self.before.remove(&job);
@@ -247,7 +246,7 @@ impl JobRecords {
         }
     }
 
-    /// Jobs whose record could not be written.
+    /// Jobs with a record that could not be written.
     pub(crate) fn behind(&self) -> Vec<JobId> {
         self.behind.iter().copied().collect()
     }

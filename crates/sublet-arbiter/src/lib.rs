@@ -1,13 +1,13 @@
 //! The node's referee: sockets, shared pages and processes around `sublet-share`.
 //!
-//! One arbiter looks after one machine's cards. It hands each process of a job two shared
-//! pages (`sublet-abi`), takes back what dead processes held, sets what the driver says
-//! against what the pages say, and answers people's commands. What it decides is in
-//! `sublet-share`; here is one thread that waits for sockets, processes and a clock, and a
-//! second that asks the driver, because the driver may take its time.
+//! One arbiter manages one machine's cards. It hands each process of a job two shared pages
+//! (`sublet-abi`), takes back the memory of dead processes, compares the driver's figures with
+//! the pages', and answers people's commands. `sublet-share` makes the decisions. This crate
+//! has one thread that waits for sockets, processes and a clock, and a second that asks the
+//! driver, because the driver may take its time.
 //!
-//! Nothing that a tenant sends may end or stall it: sockets never block, queues are bounded,
-//! and who misbehaves loses his own connection.
+//! No message of a tenant may end or stall it: sockets never block, queues are bounded, and a
+//! client that misbehaves loses its own connection.
 //!
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `closers`, `stamp`, `host_lock`,
 //! `job_record`, `pages`, `job_pages`, `gpu`,

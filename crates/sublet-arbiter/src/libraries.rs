@@ -1,10 +1,10 @@
-//! Our libraries under the names that programs load: what the executable carries, or files
-//! where they were built or installed, copied to a folder named after their contents. A file
-//! that some process has mapped is never written to: other contents are another folder, and a
-//! file appears complete or not at all. `sublet run` and the node agent use it,
-//! and say which folders these are.
+//! Our libraries under the names that programs load. They come from inside the executable, or
+//! from files where they were built or installed, and are copied to a folder named after their
+//! contents. A file that a process has mapped is never written to: other contents are another
+//! folder, and a file appears complete or not at all. `sublet run` and the node agent use the
+//! module and choose these folders.
 //!
-//! [`folder`] makes one and repairs it, [`unused`] says when one may go.
+//! [`folder`] makes one and repairs it, [`unused`] decides when one may go.
 
 mod folder;
 mod unused;
@@ -35,7 +35,7 @@ pub struct Carried {
     pub fake_nvml: &'static [u8],
 }
 
-/// A library as it is built, where it is carried, and the name under which programs load it.
+/// A library: its name as built, its place in the executable, and the name that programs load.
 struct Part {
     built: &'static str,
     carried: fn(&Carried) -> &'static [u8],
@@ -73,7 +73,7 @@ const FAKE_DRIVER: [Part; 2] = [
     },
 ];
 
-/// Why the libraries cannot be had.
+/// Ways in which libraries can be missing.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// One was not built, or not installed.
@@ -81,7 +81,7 @@ pub enum LibraryError {
     Missing {
         /// The file.
         file: &'static str,
-        /// Where it was looked for.
+        /// The folders that were searched.
         folders: Vec<PathBuf>,
     },
     /// One is there and cannot be read.
@@ -89,14 +89,14 @@ pub enum LibraryError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
     /// No folder can hold the copies.
     #[error("there is no folder for our libraries: {}", refused.join("; "))]
     NoFolder {
-        /// Each folder that was tried, and what is wrong with it.
+        /// Each folder that was tried, and its fault.
         refused: Vec<String>,
     },
 }
@@ -117,7 +117,7 @@ pub struct Interposer {
     pub preload: PathBuf,
 }
 
-/// Where libraries come from.
+/// Source of the libraries.
 #[derive(Debug, Clone)]
 pub enum LibrarySource {
     /// The executable itself.
@@ -127,9 +127,9 @@ pub enum LibrarySource {
 }
 
 impl LibrarySource {
-    /// An executable's own libraries: those inside it, else those beside it. Those inside come
-    /// first, because they are of the same build; what lies beside a released executable may
-    /// have been left by any other.
+    /// An executable's own libraries: those inside it, else the ones beside it. The inner
+    /// come first, because they are of the same build; any other release may have left the
+    /// files beside a released executable.
     #[must_use]
     pub fn of(executable: &Path, carried: Option<&'static Carried>) -> LibrarySource {
         if let Some(carried) = carried {
@@ -167,8 +167,8 @@ impl LibrarySource {
     }
 }
 
-/// Where libraries come from and where they go. As long as it lives, nobody removes the
-/// folders that it has named.
+/// Source and target of libraries. While it lives, no process removes the folders that it has
+/// named.
 #[derive(Debug)]
 pub struct Store {
     source: LibrarySource,

@@ -15,7 +15,7 @@ use crate::runtime::Folder;
 /// The most that is read of the file: it is ours, and a few hundred bytes.
 const RECORD_MAX: u64 = 1 << 20;
 
-/// What is in the file.
+/// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct LockRecord {
@@ -31,7 +31,7 @@ pub(crate) struct Lock {
     file: File,
     path: PathBuf,
     written: LockRecord,
-    /// What a predecessor left that did not end in order.
+    /// Record of a predecessor that did not end in order.
     pub(crate) before: Option<LockRecord>,
 }
 
@@ -57,7 +57,7 @@ impl Lock {
         })
     }
 
-    /// Writes what a successor must know, if it changed.
+    /// Writes the state that a successor needs, if it changed.
     pub(crate) fn write(&mut self, record: &LockRecord) -> Result<(), ArbiterError> {
         if *record == self.written {
             return Ok(());
@@ -75,21 +75,21 @@ impl Lock {
         Ok(())
     }
 
-    /// Lets go without having done anything: what a predecessor left stays.
+    /// Lets go of the lock unchanged: the predecessor's record stays.
     pub(crate) fn give_up(self) {
         if self.before.is_none() {
             self.remove();
         }
     }
 
-    /// Removes the file: nobody needs to know that there was an arbiter.
+    /// Removes the file: no successor needs to know about this arbiter.
     pub(crate) fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The file at that path, made if need be, for this user alone, and locked; `None` where somebody
-/// else has it.
+/// The file at that path, made if need be, for this user alone, and locked; `None` if another
+/// process has it.
 pub(crate) fn lock_file(path: &Path) -> Result<Option<File>, ArbiterError> {
     loop {
         let file = OpenOptions::new()

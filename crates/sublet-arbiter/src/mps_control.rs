@@ -1,10 +1,11 @@
-//! NVIDIA's program `nvidia-cuda-mps-control`: run in the foreground as a child of this process it
-//! is the daemon of MPS, whose end is seen at once; with words on its standard input it carries
-//! them to the daemon. It knows no turns, jobs or times: these are `sublet-share`'s.
+//! NVIDIA's program `nvidia-cuda-mps-control`. Run in the foreground as a child of this process it
+//! is the daemon of MPS, and its end is seen at once. With commands on its standard input it
+//! carries them to the daemon. This module knows no turns, jobs or times: these are
+//! `sublet-share`'s.
 //!
-//! The daemon is a process group of its own, so that a terminal's Ctrl-C reaches only us, and so
-//! that servers that it leaves behind can be ended. It is killed when the thread that started it
-//! ends: an arbiter that is killed leaves no daemon behind that nobody watches.
+//! The daemon is a process group of its own, so a terminal's Ctrl-C reaches only us, and servers
+//! that it leaves behind can be ended. It is killed when the thread that started it ends, so a
+//! killed arbiter leaves no unwatched daemon behind.
 
 use std::fs;
 use std::io::{self, Write};
@@ -26,12 +27,12 @@ use crate::runtime::Folder;
 /// The program's usual name; the driver brings it.
 pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
-/// What it takes from its environment ("Environment Variables" of NVIDIA's MPS documentation).
+/// The daemon's environment ("Environment Variables" of NVIDIA's MPS documentation).
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
 
-/// These would narrow what every client gets, or say to it which card is which; and it is no program
-/// of a job.
+/// These would narrow what every client gets, or change the daemon's numbering of cards; the daemon
+/// is no program of a job.
 const NOT_ITS_OWN: [&str; 4] = [
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -45,7 +46,7 @@ const IS_THERE: &str = "get_server_list";
 /// Ends the daemon and its servers.
 const QUIT: &str = "quit";
 
-/// How long a daemon may take to end in order. With clients at work it waits for them.
+/// Longest orderly end of a daemon. With clients at work it waits for them.
 const QUIT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The program, and the folders of its daemon.
@@ -66,15 +67,15 @@ impl MpsControl {
         }
     }
 
-    /// The folder of the daemon's sockets. Who gets there may be its client: nobody but this user,
-    /// because the folder above is closed, and the containers that it is mounted into, whose
-    /// processes have any user.
+    /// The folder of the daemon's sockets. A process with access to it can be the daemon's client:
+    /// only this user's, because the folder above is closed, and those of containers that have it
+    /// mounted, with any user.
     pub(crate) fn pipe(&self) -> &Path {
         &self.pipe
     }
 
-    /// Makes the folders, without what an earlier daemon left there. They stay themselves:
-    /// containers may have them mounted.
+    /// Makes the folders, and empties them of an earlier daemon's files. The folders
+    /// themselves stay: containers may have them mounted.
     fn make_folders(&self) -> Result<(), ArbiterError> {
         let (pipe, log) = (&self.pipe, self.folder.join("log"));
         let made = |folder: &Path| {
@@ -95,7 +96,7 @@ impl MpsControl {
         Ok(())
     }
 
-    /// Nobody will use the folders any more.
+    /// Removes the folders, which no process will use any more.
     pub(crate) fn remove_folders(&self) {
         let _absent = fs::remove_dir_all(&self.folder);
     }
@@ -113,8 +114,8 @@ impl MpsControl {
         command
     }
 
-    /// Starts the daemon, in folders without what an earlier one left there: one that was killed
-    /// leaves a socket that nobody listens on. Or says why it cannot be started.
+    /// Starts the daemon, in folders emptied of an earlier one's files: a killed daemon leaves a
+    /// socket without a listener. Or returns the reason why it cannot be started.
     pub(crate) fn start(&self) -> Result<DaemonProcess, String> {
         self.make_folders().map_err(|error| error.to_string())?;
         self.spawn().map_err(|error| error.to_string())
@@ -185,7 +186,7 @@ impl DaemonProcess {
         Pid(self.child.id())
     }
 
-    /// How it has ended, if it has; its servers end with it.
+    /// Text about its end, if it has ended; its servers end with it.
     pub(crate) fn take_end(&mut self) -> Option<String> {
         (!self.is_over && peer::is_gone(&self.pidfd)).then(|| self.end())
     }
@@ -267,8 +268,9 @@ mod tests {
 
     use super::*;
 
-    /// With a script for the program. Another process writes it: while this one has it open, a
-    /// child of another test may have it open too, and then nobody can run it.
+    /// Makes a control with a script as its program. Another process writes the script: while
+    /// this one has it open, a child of another test may have it open too, and then no process
+    /// can run it.
     fn control(base: &Path, script: &str) -> MpsControl {
         let program = base.join("control");
         let write = "printf '#!/bin/sh\n%s\n' \"$2\" > \"$1\" && chmod 755 \"$1\"";

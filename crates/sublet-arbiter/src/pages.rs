@@ -1,6 +1,6 @@
 //! A tenant's two shared pages, as memory of this process: made, sealed and mapped, or taken
-//! over from a predecessor. Everything unsafe about them is here; what the words on them mean
-//! is `sublet-abi`'s.
+//! over from a predecessor. All unsafe code for them is here; `sublet-abi` defines the words
+//! on them.
 
 use std::ffi::c_void;
 use std::io;
@@ -13,12 +13,12 @@ use rustix::thread::futex;
 use sublet_abi::control::Terms;
 use sublet_abi::{AnyControl, AnyLedger, ControlWriter, GateWord, OLDEST, PageError, VERSION};
 
-/// What no page can do without: nobody can cut it off under a reader, or take that back.
+/// Seals that every page needs: no process can shrink or grow it, or remove the seals.
 const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// Why a page cannot be made or taken over.
+/// Ways in which making a page or taking it over can fail.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PagesError {
     #[error("{what} a shared page failed: {cause}")]
@@ -85,7 +85,7 @@ fn known(bytes: Option<usize>, version: u16) -> Result<usize, PagesError> {
 pub(crate) struct ControlMemory {
     memory: OwnedFd,
     writer: ControlWriter<'static>,
-    /// Last, so that it goes after what lies in it.
+    /// Last field, so that it is dropped after the values that lie in it.
     _mapping: Mapping,
 }
 
@@ -114,7 +114,7 @@ impl ControlMemory {
         &self.writer
     }
 
-    /// Sets the tenant's gate, and wakes who waits for it.
+    /// Sets the tenant's gate, and wakes the processes that wait for it.
     pub(crate) fn set_gate(&self, word: GateWord) {
         if self.writer.gate().word() == word {
             return;
@@ -133,7 +133,7 @@ impl ControlMemory {
     }
 }
 
-/// What the kernel calls the memory of a ledger among a process's descriptors.
+/// The kernel's name for a ledger's memory among a process's descriptors.
 pub(crate) const LEDGER_NAME: &str = "sublet-ledger";
 
 /// True if that file has the form of a ledger. Nothing that is asked here waits for a file system,
@@ -163,7 +163,7 @@ fn form_of(memory: &OwnedFd) -> Result<(u16, usize), PagesError> {
 pub(crate) struct LedgerMemory {
     memory: OwnedFd,
     page: AnyLedger<'static>,
-    /// Last, so that it goes after what lies in it.
+    /// Last field, so that it is dropped after the values that lie in it.
     _mapping: Mapping,
 }
 

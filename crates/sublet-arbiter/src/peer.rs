@@ -1,6 +1,6 @@
-//! Who is at the other end of a socket: the process as the kernel names it, a descriptor that
-//! means this process even when its number is used again, and whose child it is. A message can
-//! say anything, so none of this comes from a message.
+//! The other end of a socket: the process as the kernel names it, a descriptor that means this
+//! process even when its number is used again, and its parents. A message can say anything, so
+//! none of this comes from a message.
 
 use std::fs;
 use std::io;
@@ -22,18 +22,18 @@ const SO_PEERPIDFD: i32 = 77;
 /// The kernel's `USER_HZ` (include/asm-generic/param.h), which is the same on every machine.
 const TICKS_A_SECOND: u64 = 100;
 
-/// How many parents are looked at. Real trees are some twenty deep; a loop cannot be, but a
-/// tree of thousands would cost the arbiter time.
+/// Most parents looked at. Real trees are some twenty deep; a loop cannot be, but a tree of
+/// thousands would cost the arbiter time.
 const ANCESTORS_MAX: usize = 256;
 
-/// How often a tree is read again that changed while it was read.
+/// Most repeats of reading a tree that changed while it was read.
 const READ_AGAIN_MAX: usize = 4;
 
 /// A process that connected.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pid: Pid,
-    /// Whose process it is.
+    /// The process's user.
     pub(crate) user: UserId,
     /// Readable when the process is gone.
     pub(crate) pidfd: OwnedFd,
@@ -123,14 +123,14 @@ pub(crate) fn is_gone(pidfd: &OwnedFd) -> bool {
     matches!(rustix::event::poll(&mut one, Some(&now)), Ok(n) if n > 0)
 }
 
-/// Process and user at the other end of a socket; process 0 where that has no number here.
+/// Process and user at the other end of a socket; process 0 if it has no number here.
 pub(crate) fn holder_of(socket: &impl AsFd) -> io::Result<(u32, u32)> {
     let credentials = raw_credentials(socket)?;
     let pid = u32::try_from(credentials.pid).unwrap_or(0);
     Ok((pid, credentials.uid))
 }
 
-/// Whose process made that connection; nobody's where the kernel does not say.
+/// User of the process that made the connection; no user if the kernel does not say.
 pub(crate) fn user(socket: &impl AsFd) -> UserId {
     UserId(raw_credentials(socket).map_or(u32::MAX, |credentials| credentials.uid))
 }
@@ -182,8 +182,8 @@ fn peer_pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What `/proc/PID/stat` says. Other files there say more, and some of them (`maps`) make the
-/// reader wait for a lock that the process can hold for as long as it likes.
+/// The contents of `/proc/PID/stat`. Other files there say more, and some of them (`maps`)
+/// make the reader wait for a lock that the process can hold for as long as it likes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub(crate) parent: Pid,
@@ -192,9 +192,9 @@ pub struct Stat {
     pub(crate) image: Option<Image>,
 }
 
-/// Where a program's code and stack begin: chance puts both elsewhere at each exec. (With
+/// The begin of a program's code and stack: chance puts both elsewhere at each exec. (With
 /// address randomisation off, a program that calls exec with itself looks like one that did
-/// not, and keeps the charges of before until it ends.)
+/// not, and keeps its earlier charges until it ends.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {
     code: u64,
@@ -208,8 +208,8 @@ pub(crate) fn stat(pid: Pid) -> Option<Stat> {
 }
 
 impl Stat {
-    /// Reads the file's text; `None` where it is no such text. The name in brackets can hold
-    /// anything, brackets and line ends too: only what is after the last one counts.
+    /// Reads the file's text; `None` if it is no such text. The name in brackets can hold
+    /// anything, brackets and line ends too: only the text after the last bracket counts.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Stat> {
         let end = text.iter().rposition(|&byte| byte == b')')?;
@@ -230,11 +230,11 @@ impl Stat {
     }
 }
 
-/// A process's parents, nearest first, itself not among them. `None` where they cannot be
-/// seen to the end, which must not be taken for having no parents.
+/// A process's parents, nearest first, itself not among them. `None` if the list is
+/// incomplete, which must not be taken for having no parents.
 ///
-/// Processes end while this is read. A number that was used again shows: a child that is
-/// older than its parent is no child.
+/// Processes end during the reading. A reused number shows: a child that is older than its
+/// parent is no child.
 pub(crate) fn ancestors(pid: Pid) -> Option<Vec<Pid>> {
     (0..READ_AGAIN_MAX).find_map(|_| ancestors_now(pid))
 }
@@ -259,9 +259,9 @@ pub(crate) fn name(pid: Pid) -> String {
     String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
-/// True if two processes are in one container, as far as we may see: in the same control groups.
-/// Everybody may read those, and a process cannot leave its container's. Containers of a pod can
-/// share their PID namespace, but never their control groups.
+/// Returns true if two processes are in one container, as far as we may see: in the same control
+/// groups. Every process may read those, and none can leave its container's. Containers of a pod
+/// can share their PID namespace, but never their control groups.
 pub(crate) fn share_container(one: Pid, other: Pid) -> bool {
     let groups = |pid: Pid| {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -272,7 +272,7 @@ pub(crate) fn share_container(one: Pid, other: Pid) -> bool {
 }
 
 /// The control group in a line of `/proc/PID/cgroup`, down to the one that the runtime has made
-/// for the container: those below it the container makes itself, and moves its processes among
+/// for the container. The container makes the groups below it and moves its processes among
 /// them.
 fn group_of(line: &str) -> &str {
     let mut end = 0;
@@ -291,15 +291,15 @@ fn has_container_id(name: &str) -> bool {
     digits.any(|run| run.len() == 64)
 }
 
-/// What the interposer calls its thread.
+/// The interposer's name for its thread.
 const THREAD_NAME: &[u8] = b"sublet\n";
 
-/// How many threads of a process are looked at. One that has more may have ours too.
+/// Most threads of a process looked at. One that has more may have ours too.
 const THREADS_MAX: usize = 256;
 
-/// True if the interposer's thread lives in a process, which it does until the process calls
-/// exec, or if it may. A process can hide it or make another of that name, and changes nothing
-/// but what its own job is charged with until the driver is read again.
+/// Returns true if the interposer's thread lives, or may live, in a process; it lives until
+/// the process calls exec. A process can hide it or fake the name; that changes only the
+/// charges of its own job until the driver is read again.
 pub(crate) fn may_have_our_thread(pid: Pid) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
@@ -315,12 +315,12 @@ pub(crate) fn may_have_our_thread(pid: Pid) -> bool {
     false
 }
 
-/// How many descriptors of a process are looked at. One that has more may have ours too.
+/// Most descriptors of a process looked at. One that has more may have ours too.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// True if a process has a ledger page of an arbiter open, as every process that had a slot has.
-/// Where its descriptors cannot be seen, the interposer's thread decides: without it nobody comes
-/// back. A stranger can pretend either, and is only reported later.
+/// Returns true if a process has a ledger page of an arbiter open, as every process with a slot
+/// has. If its descriptors cannot be seen, the interposer's thread decides: a process without it
+/// never comes back. A stranger can fake either, and is only reported later.
 pub(crate) fn may_hold_ledger(pid: Pid) -> bool {
     match has_ledger_open(pid) {
         Ok(has) => has,
@@ -346,8 +346,9 @@ fn has_ledger_open(pid: Pid) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The folder of the sockets is one user's, so that another user's processes are no jobs'. A
-/// process that hides its memory looks like root's, whoever it is.
+/// Checks whether a process is another user's: the folder of the sockets belongs to one user,
+/// so such a process is in no job. A process that hides its memory looks like root's, whatever
+/// its user.
 fn is_another_users(pid: Pid) -> bool {
     let own = rustix::process::geteuid();
     let owner = fs::metadata(format!("/proc/{pid}")).map(|about| about.uid());

@@ -1,11 +1,10 @@
-//! What the arbiter waits for: an epoll instance with a number for each descriptor. With a
-//! thousand processes to look after, a list that is handed to the kernel at every turn would
-//! cost more than all the rest.
+//! The arbiter's wait: an epoll instance with a number for each descriptor. With a thousand
+//! processes to watch, handing the kernel a list at every turn would cost more than all the rest.
 //!
-//! While the kernel looks whether a descriptor has news, it holds the file (`epi_fget` of
-//! `fs/eventpoll.c`, since Linux 6.9). Where another thread closes it in that moment, the file ends
-//! in the thread that waits here, with all that lies unread in it. So a descriptor is taken out
-//! before another thread may close it.
+//! While the kernel checks a descriptor for news, it holds the file (`epi_fget` of
+//! `fs/eventpoll.c`, since Linux 6.9). If another thread closes the descriptor in that moment, the
+//! file ends in the thread that waits here, with all its unread contents. So a descriptor is taken
+//! out before another thread may close it.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +22,7 @@ pub(crate) struct Poller {
     last: Key,
 }
 
-/// How many descriptors are looked at in one turn; the others come at the next.
+/// Most descriptors looked at in one turn; the others follow in the next.
 const READY_MAX: usize = 256;
 
 impl Poller {
@@ -55,7 +54,7 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, source);
     }
 
-    /// The numbers of those with news, at the latest after `limit`.
+    /// Waits, at most for `limit`. Returns the numbers of the descriptors with news.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Vec<Key>, ArbiterError> {
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

@@ -1,6 +1,6 @@
-//! Where an arbiter's sockets are: one folder per user, in it one per machine (the real one,
-//! or a fake one). It exists so that a command and the arbiter find each other without being
-//! told, and so that nobody else can put a socket there first.
+//! The place of an arbiter's sockets: one folder per user, and in it one per machine (the real
+//! one, or a fake one). By it a command and the arbiter find each other without being told,
+//! and no other user can put a socket there first.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use crate::error::{ArbiterError, at};
 /// The name of the real cards' folder; a fake machine's is `fake-<hash>`.
 pub const REAL_MACHINE: &str = "gpu";
 
-/// Whom an arbiter serves.
+/// The users that an arbiter serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// The user who started it.
+    /// The user of the arbiter.
     Owner,
     /// Every user of the machine.
     Everybody,
 }
 
-/// Where the machine's own arbiter is, if it has one for everybody.
+/// Folder of the machine's own arbiter, if it has one for all users.
 pub(crate) const SHARED: &str = "/run/sublet";
 
 /// One machine's folder.
@@ -34,7 +34,7 @@ pub struct Folder {
 
 impl Folder {
     /// The folder of the machine with that name: under `$SUBLET_RUNTIME_DIR`, else
-    /// `/run/sublet` for root and where an arbiter there serves everybody, else
+    /// `/run/sublet` for root or if an arbiter there serves all users, else
     /// `$XDG_RUNTIME_DIR/sublet`, else `/tmp/sublet-<uid>`.
     #[must_use]
     pub fn of(machine: &str) -> Folder {
@@ -68,13 +68,13 @@ impl Folder {
         &self.path
     }
 
-    /// Where people's commands connect.
+    /// Socket for people's commands.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.path.join("admin.sock")
     }
 
-    /// Where processes of `sublet run` connect.
+    /// Socket for processes of `sublet run`.
     #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
         self.path.join("tenant.sock")
@@ -86,7 +86,7 @@ impl Folder {
         self.path.join("arbiter.lock")
     }
 
-    /// The folders of users who have jobs, if everybody is served.
+    /// The folders of users who have jobs, if all users are served.
     pub(crate) fn users(&self) -> PathBuf {
         self.path.join("users")
     }
@@ -101,8 +101,8 @@ impl Folder {
         self.path.join("jobs")
     }
 
-    /// What was measured of the machine's cards: beside the folder, because it stays when the
-    /// arbiter ends.
+    /// File with the measured figures of the machine's cards: beside the folder, because it
+    /// stays when the arbiter ends.
     #[must_use]
     pub fn figures_file(&self) -> PathBuf {
         let machine = self.path.file_name().unwrap_or_default();
@@ -115,13 +115,13 @@ impl Folder {
         self.path.join("mps")
     }
 
-    /// Where it listens; made when it is first started.
+    /// Folder of the daemon's sockets; made when it is first started.
     #[must_use]
     pub fn mps_pipe(&self) -> PathBuf {
         self.mps().join("pipe")
     }
 
-    /// Where an arbiter that was started on demand writes its log.
+    /// Log of an arbiter that was started on demand.
     #[must_use]
     pub fn log_file(&self) -> PathBuf {
         self.path.join("arbiter.log")
@@ -137,11 +137,11 @@ impl Folder {
         is_open(&self.path, 0o005) && is_open(&self.admin_socket(), 0o006)
     }
 
-    /// Makes the folder, for this user alone or for all to look into. Where root's arbiter serves
-    /// everybody, it is there already.
+    /// Makes the folder, for this user alone or for all to look into. If root's arbiter serves
+    /// all users, it is there already.
     ///
     /// # Errors
-    /// It is there and belongs to, or can be written by, somebody else.
+    /// The folder exists and belongs to another user, or another user can write to it.
     pub fn create(&self, audience: Audience) -> Result<(), ArbiterError> {
         if audience == Audience::Owner && self.is_for_everybody() {
             return self.check();
@@ -162,12 +162,12 @@ impl Folder {
         }
     }
 
-    /// Checks that whoever listens in the folder may be believed: it is this user's alone, or root's
-    /// for everybody, and nobody else can have put it, or a socket, there. One that is not there is
-    /// no error.
+    /// Checks that a listener in the folder may be trusted: the folder is this user's alone, or
+    /// root's for all users, and no other user can have put it, or a socket, there. A missing
+    /// folder is no error.
     ///
     /// # Errors
-    /// It belongs to, or can be written by, somebody else.
+    /// It belongs to another user, or another user can write to it.
     pub fn check(&self) -> Result<(), ArbiterError> {
         let is_there = |folder: &&Path| fs::symlink_metadata(folder).is_ok();
         if let Some(base) = self.path.parent().filter(is_there) {
@@ -196,7 +196,7 @@ fn mode_of(folder: &Path) -> Result<u32, ArbiterError> {
     Ok(about.permissions().mode() & 0o7777)
 }
 
-/// Lets everybody look into a folder. What they may do there already stays: it may be /tmp.
+/// Lets all users look into a folder. Their other rights stay: it may be /tmp.
 fn open_to_look(folder: &Path) -> Result<(), ArbiterError> {
     let open = fs::Permissions::from_mode(mode_of(folder)? | 0o055);
     fs::set_permissions(folder, open).map_err(at("setting the mode of", folder.display()))
@@ -215,7 +215,7 @@ fn make(folder: &Path) -> Result<(), ArbiterError> {
     }
 }
 
-/// The folder is this user's or root's, and nobody else may use it.
+/// Checks that the folder is this user's or root's, and no other user may use it.
 pub(crate) fn check_private(folder: &Path) -> Result<(), ArbiterError> {
     check_owner(folder)?;
     let mode = mode_of(folder)?;
@@ -223,7 +223,7 @@ pub(crate) fn check_private(folder: &Path) -> Result<(), ArbiterError> {
     check(mode & 0o077 == 0, folder, why)
 }
 
-/// Nobody but its owner can put something into the folder.
+/// Checks that only its owner can put something into the folder.
 pub(crate) fn check_unwritable(folder: &Path) -> Result<(), ArbiterError> {
     let mode = mode_of(folder)?;
     let why = format!(

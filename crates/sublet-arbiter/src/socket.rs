@@ -1,11 +1,11 @@
-//! The two kinds of socket: how they are put into a folder, and how a message with
-//! descriptors is sent and received. Nothing here blocks, the end of a connection included.
+//! The two kinds of socket: puts them into a folder, and sends and receives messages with
+//! descriptors. No function here blocks, not even at the end of a connection.
 //!
-//! A tenant can send any file, and whoever closes it last may have to wait for it ([`Closers`]). So
-//! a message is looked at before it is taken: one descriptor of a sealed memory file may come with
-//! it, and any other is left where it is. It is closed with the connection, by another thread.
-//! Where the kernel can refuse descriptors (Linux 6.16), it does so at sockets that need none,
-//! which then need no look and no thread.
+//! A tenant can send any file, and the thread that closes it last may have to wait for it
+//! ([`Closers`]). So a message is looked at before it is taken: one descriptor of a sealed memory
+//! file may come with it, and any other is left in place. Another thread closes it with the
+//! connection. If the kernel can refuse descriptors (Linux 6.16), it does so at sockets that need
+//! none, which then need no look and no thread.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,10 +29,10 @@ use crate::error::{ArbiterError, at};
 use crate::pages::is_ledger;
 use crate::peer::{self, Moment, Peer};
 
-/// How many descriptors of one message are looked at: one is good, and two are too many.
+/// Most descriptors of one message looked at: one is good, and two are too many.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// How many connections may wait to be accepted: three hundred programs that start at once
+/// Most connections that may wait to be accepted: three hundred programs that start at once
 /// must not be turned away (the kernel cuts it to `net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
@@ -45,9 +45,10 @@ const SO_PASSRIGHTS: i32 = 83;
 pub(crate) enum Access {
     /// The arbiter's own user.
     Own,
-    /// One user, who gets the socket's file; in a folder where that user can change nothing.
+    /// One user, who owns the socket's file; the file is in a folder that the user cannot
+    /// change.
     User(UserId),
-    /// Everybody who sees it.
+    /// Every user who can see the socket.
     Everybody,
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Guarded,
-    /// Whose all who connect are; nothing where that is told by the user.
+    /// Owner of all connections; nothing if each connection's user tells it.
     owner: Option<Owner>,
 }
 
@@ -108,7 +109,7 @@ impl Drop for Guarded {
 }
 
 impl Listener {
-    /// Listens at `path`, in place of whatever was left there. All who connect are `owner`'s, or
+    /// Listens at `path`, in place of any earlier file there. All connections are `owner`'s, or
     /// else their user's.
     pub(crate) fn open(
         path: &Path,
@@ -155,9 +156,9 @@ impl Listener {
         accept(self, self.owner, *holds_none, closers)
     }
 
-    /// True if whoever comes here need not be let in, because too much waits to be closed: of the
-    /// one owner whose socket this is, or of all where several come by it. Where the kernel lets no
-    /// descriptor in, nothing of those who come ever waits.
+    /// Returns true if no client should be accepted here, because too many files wait to be closed:
+    /// of the one owner of this socket, or of all owners if several come by it. If the kernel lets
+    /// no descriptor in, no client's files ever wait.
     pub(crate) fn is_stuck(&self) -> bool {
         let closers = &self.socket.closers;
         match self.owner {
@@ -167,9 +168,9 @@ impl Listener {
     }
 }
 
-/// Gives a socket its place in the file system, and the mode there. To change the mode by the path
-/// would be to change whatever somebody has put there meanwhile, or what that points to: so it is
-/// done by a descriptor of what is there, which has to be a socket of ours.
+/// Gives a socket its place in the file system, and its mode. A change of the mode by path would
+/// hit any file put there meanwhile, or its target. So the change goes by a descriptor of the
+/// file, which has to be a socket of ours.
 fn bind(socket: &OwnedFd, path: &Path, address: &SocketAddrUnix, access: Access) -> io::Result<()> {
     let mode = Mode::from_raw_mode(match access {
         Access::Own | Access::User(_) => 0o600,
@@ -247,8 +248,8 @@ fn accept(
     }
 }
 
-/// One descriptor in reserve. When there are no others, it makes room to accept a connection
-/// and close it: one that nobody accepts would wake the arbiter again and again.
+/// One descriptor in reserve. When there is no other, it makes room to accept a connection and
+/// close it: a connection that is not accepted would wake the arbiter again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Option<OwnedFd>);
 
@@ -268,13 +269,13 @@ impl Spare {
     }
 }
 
-/// What one attempt to receive gave.
+/// Result of one attempt to receive.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A message, cut off if it was longer than any of ours, and the memory that came with it.
     Message(Vec<u8>, Vec<OwnedFd>),
-    /// A message with descriptors that nobody should send. It stays where it is, and nothing that
-    /// comes after it can be had.
+    /// A message with descriptors that a correct client does not send. It stays in place, and no
+    /// message behind it can be received.
     Foreign,
     /// Nothing yet.
     Nothing,
@@ -282,12 +283,12 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// What one attempt to read gave.
+/// Result of one attempt to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
     /// So many bytes.
     Bytes(usize),
-    /// Descriptors, which nobody should send here.
+    /// Descriptors, which a correct client does not send here.
     Foreign,
     /// Nothing yet.
     Nothing,
@@ -296,7 +297,7 @@ pub(crate) enum Read {
 }
 
 impl Connection {
-    /// Whose it is.
+    /// Owner of the connection.
     pub(crate) fn owner(&self) -> Owner {
         self.0.owner
     }
@@ -341,7 +342,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived, from a stream.
+    /// Reads the available bytes of a stream.
     pub(crate) fn read(&self, part: &mut [u8]) -> Read {
         let read = match self.0.holds_none {
             true => Ok(part.len()),
@@ -360,7 +361,7 @@ impl Connection {
         }
     }
 
-    /// How many bytes of a stream can be read without meeting a descriptor; `PERM` for none.
+    /// Number of bytes of a stream before the first descriptor; `PERM` for none.
     fn look(&self, part: &mut [u8]) -> rustix::io::Result<usize> {
         // A byte out of band would be dropped on the way, and what it carries with it.
         rustix::net::sockopt::set_socket_oobinline(self, true)?;
@@ -371,8 +372,8 @@ impl Connection {
         }
     }
 
-    /// The next message, which stays where it is, and the memory that it carries; `PERM` if it
-    /// carries anything else. What is looked at is never closed last here, but `close` of some files
+    /// The next message, which stays in place, and the memory that it carries; `PERM` if it carries
+    /// anything else. A file that is looked at is never closed last here, but `close` of some files
     /// waits every time.
     fn peek(&self, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

@@ -13,7 +13,7 @@ use crate::peer;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProcessStamp {
-    /// Its number, in the PID namespace of whoever wrote this.
+    /// Its number, in the PID namespace of the writer.
     pub(crate) pid: u32,
     /// When it began, in clock ticks since the machine did.
     began: u64,
@@ -22,7 +22,7 @@ pub(crate) struct ProcessStamp {
 }
 
 impl ProcessStamp {
-    /// That of a process; `None` where it is gone or cannot be seen.
+    /// The stamp of a process; `None` if it is gone or cannot be seen.
     pub(crate) fn of(pid: Pid) -> Option<ProcessStamp> {
         Some(ProcessStamp {
             pid: pid.0,
@@ -31,8 +31,8 @@ impl ProcessStamp {
         })
     }
 
-    /// Is that process there? One whose begin is hidden (`hidepid`) counts as the one that is
-    /// meant, as long as its number is in use.
+    /// Checks whether the process lives. If its begin is hidden (`hidepid`), it counts as the
+    /// same process as long as its number is in use.
     pub(crate) fn lives(&self) -> bool {
         let pid = Pid(self.pid);
         let is_it = || peer::stat(pid).is_none_or(|stat| stat.began == self.began);
@@ -41,8 +41,8 @@ impl ProcessStamp {
     }
 }
 
-/// The kernel's name for its own start; empty where `/proc` does not show it, and then times
-/// alone tell processes apart.
+/// The kernel's name for its own start; empty if `/proc` does not show it, and then only times
+/// tell processes apart.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| {

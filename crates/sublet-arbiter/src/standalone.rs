@@ -1,6 +1,6 @@
-//! The arbiter as a program of its own: `sublet agent --standalone`, started by hand or by
-//! the first `sublet run`. It ends on SIGTERM or SIGINT, and by itself when it was started on
-//! demand and nobody needs it any more.
+//! The arbiter as a program of its own: `sublet agent --standalone`, started by hand or by the
+//! first `sublet run`. It ends on SIGTERM or SIGINT. If it was started on demand, it also ends
+//! by itself when it has no client any more.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -17,14 +17,14 @@ use crate::gpu::{NVML_LIBRARY, NvmlView};
 use crate::host_lock::HostPlace;
 use crate::runtime::{Folder, REAL_MACHINE};
 
-/// How an arbiter of its own is set up.
+/// Settings of an arbiter of its own.
 #[derive(Debug, Clone)]
 pub struct Standalone {
-    /// Where its sockets are; [`Folder::of`] has the usual place.
+    /// The folder of its sockets; [`Folder::of`] has the usual place.
     pub folder: Folder,
     /// The driver's library, by name or path.
     pub nvml: PathBuf,
-    /// True for the cards of this host, of which there can be one arbiter only.
+    /// True for the cards of this host, which can have one arbiter only.
     pub is_real: bool,
     /// `binpack` or `spread`.
     pub policy: Policy,
@@ -34,11 +34,11 @@ pub struct Standalone {
     pub evict: bool,
     /// End jobs that have more memory than they may have, by the driver's count?
     pub evict_over: bool,
-    /// How the cards are measured before the first job; nothing where that cannot be done.
+    /// Measurement of the cards before the first job; nothing if it is not possible.
     pub gauge: Option<Gauge>,
     /// Serve every user of the machine, and not only this one?
     pub shared: bool,
-    /// How jobs on one card share its time.
+    /// Time sharing among jobs on one card.
     pub time: TimeSharing,
     /// End when there has been no job for so long: for an arbiter that was started on demand.
     pub idle_exit: Option<Duration>,
@@ -76,11 +76,11 @@ impl Standalone {
     }
 }
 
-/// Runs an arbiter until it is told to end. Call it before other threads are started: it
-/// takes the signals that end it for itself.
+/// Runs an arbiter until it is told to end. Call it before other threads are started: it takes
+/// the signals that end it for itself.
 ///
 /// # Errors
-/// [`ArbiterError::Held`] where one is at work; no driver; or what the kernel refused.
+/// [`ArbiterError::Held`] if one is at work; no driver; or the kernel's refusal.
 pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
     let stop = end_signals().map_err(at("taking", "SIGTERM and SIGINT"))?;
     let view = NvmlView::open(&settings.nvml)?;

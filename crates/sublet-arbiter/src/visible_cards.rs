@@ -1,5 +1,5 @@
-//! Which cards CUDA shows a program, and in which order, as the driver itself answers. CUDA
-//! numbers the fastest card first, and only the driver knows how fast a card is. It also has
+//! The cards that CUDA shows a program, in CUDA's order, as the driver itself answers. CUDA
+//! numbers the fastest card first, and only the driver knows the speed of a card. It also has
 //! rules of its own for `CUDA_VISIBLE_DEVICES`.
 //!
 //! This needs a process of its own: the driver reads the environment once, and never closes what

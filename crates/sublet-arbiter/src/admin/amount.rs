@@ -8,16 +8,16 @@
 use sublet_model::{MiB, Milli};
 use sublet_share::Amount;
 
-/// Why some text is not an amount of memory.
+/// Reason why a text is not an amount of memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AmountError {
     /// Not a number with a unit.
     #[error("`{0}` is not an amount of memory; write `4GiB`, `512MiB` or `50%`")]
     Text(String),
-    /// The same, where there is no card that could be divided.
+    /// The same, for memory that is not on a card and cannot be a percentage.
     #[error("`{0}` is not a size; write `4GiB` or `512MiB`")]
     Size(String),
-    /// A number alone may be bytes or GiB; nobody should have to guess.
+    /// A number alone may be bytes or GiB; the reader should not have to guess.
     #[error("`{0}` has no unit; write `{0}MiB`, `{0}GiB` or `{0}%`")]
     NoUnit(String),
     /// Nothing.
@@ -37,11 +37,11 @@ pub enum AmountError {
     MoreThanAll(String),
 }
 
-/// Reads `4GiB`, `4G`, `1.5GB`, `512Mi`, `50%` or `12.5%`, in small letters too; white space
-/// before the unit is allowed. What is no whole number of MiB is less by the rest.
+/// Reads `4GiB`, `4G`, `1.5GB`, `512Mi`, `50%` or `12.5%`, in small letters too. White space
+/// before the unit is allowed. Rounds down to a whole number of MiB.
 ///
 /// # Errors
-/// Anything else, with what to write instead.
+/// Any other text; the error says what to write instead.
 pub fn parse_amount(text: &str) -> Result<Amount, AmountError> {
     let own = || text.trim().to_owned();
     let text = text.trim();
@@ -78,10 +78,10 @@ pub fn parse_amount(text: &str) -> Result<Amount, AmountError> {
     }
 }
 
-/// Reads `4GiB` or `512M`: an amount of memory that is not of a card.
+/// Reads `4GiB` or `512M`: an amount of memory that is not on a card.
 ///
 /// # Errors
-/// Anything else, with what to write instead.
+/// Any other text; the error says what to write instead.
 pub fn parse_size(text: &str) -> Result<MiB, AmountError> {
     match parse_amount(text) {
         Ok(Amount::Memory(memory)) => Ok(memory),
@@ -98,9 +98,9 @@ pub fn parse_size(text: &str) -> Result<MiB, AmountError> {
 /// A number with or without a point, exactly.
 #[derive(Debug, Clone, Copy)]
 struct Decimal {
-    /// Without the point; more than any amount where the text was longer.
+    /// The number without its point; more than any amount if the text was longer.
     digits: u128,
-    /// How many of them are behind the point.
+    /// Number of digits behind the point.
     behind: u32,
 }
 
@@ -127,7 +127,7 @@ impl Decimal {
         self.digits == 0
     }
 
-    /// So many times it, without what is behind the point.
+    /// Multiplies by `factor` and drops the fraction.
     fn times(self, factor: u32) -> Option<u64> {
         let product = self.digits.checked_mul(factor.into())?;
         u64::try_from(product / 10_u128.pow(self.behind)).ok()

@@ -1,5 +1,5 @@
-//! The other end of `admin.sock`: what `sublet run`, `ps`, `top` and `limit` talk to the
-//! arbiter with. Blocking, on one connection, without a thread; never writes to a terminal.
+//! The client end of `admin.sock`, for `sublet run`, `ps`, `top` and `limit`. It blocks, uses
+//! one connection and no thread, and never writes to a terminal.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,30 +9,30 @@ use std::time::Duration;
 
 use super::{LINE_MAX, Reply, Request};
 
-/// How long one write may take. The arbiter reads at once; one that does not is stopped, and
-/// a command that hangs with it would help nobody.
+/// Limit of one write. A healthy arbiter reads at once; one that does not is stopped, and a
+/// command that hangs with it would help nobody.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why talking to the arbiter did not work.
+/// Ways in which talking to the arbiter can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No arbiter listens there.
     #[error("no arbiter listens on {socket}")]
     Absent {
         /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
     /// The kernel refused something.
     #[error("{what} {socket} failed")]
     Io {
-        /// What was being done.
+        /// The step that failed.
         what: &'static str,
         /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
@@ -53,16 +53,16 @@ pub enum ClientError {
     Garbage {
         /// The socket.
         socket: PathBuf,
-        /// The beginning of what it said.
+        /// The beginning of the arbiter's line.
         line: String,
-        /// What is wrong with it.
+        /// The fault of the line.
         #[source]
         cause: Option<serde_json::Error>,
     },
 }
 
 impl ClientError {
-    /// True if nobody listens: an arbiter can be started.
+    /// Returns true if no arbiter listens; one can be started.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, ClientError::Absent { .. })
@@ -94,7 +94,7 @@ impl Client {
     /// Connects to `admin.sock`.
     ///
     /// # Errors
-    /// [`ClientError::Absent`] where nobody listens.
+    /// [`ClientError::Absent`] if no arbiter listens.
     pub fn connect(socket: &Path) -> Result<Client, ClientError> {
         let socket = socket.to_owned();
         let stream = UnixStream::connect(&socket).map_err(|cause| match cause.kind() {
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Says something and takes one reply to it.
+    /// Sends a request and takes one reply to it.
     ///
     /// # Errors
     /// As [`Client::send`] and [`Client::receive`].

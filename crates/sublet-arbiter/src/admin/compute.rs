@@ -9,10 +9,10 @@ use sublet_share::{Amount, ComputeRange};
 
 use super::{AmountError, parse_amount};
 
-/// Why some text is no compute time.
+/// Reason why a text is no compute time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeError {
-    /// Not one percentage or two.
+    /// The text is not one or two percentages.
     #[error("`{0}` is no compute time; write `30%`, `12.5%`, or `30%..80%` with a limit")]
     Text(String),
     /// A promise of nothing, which may be meant as a limit.
@@ -29,11 +29,11 @@ pub enum ComputeError {
     MoreThanAll(String),
 }
 
-/// Reads `30%` or `30%..80%`, in whole percent or with one decimal; white space is allowed
+/// Reads `30%` or `30%..80%`, in whole percent or with one decimal. White space is allowed
 /// around each part.
 ///
 /// # Errors
-/// Anything else, with what to write instead.
+/// Any other text; the error says what to write instead.
 pub fn parse_compute(text: &str) -> Result<ComputeRange, ComputeError> {
     let own = || text.trim().to_owned();
     let percent = |part: &str| match parse_amount(part) {

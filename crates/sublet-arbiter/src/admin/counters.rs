@@ -1,8 +1,8 @@
-//! What an arbiter counts: events since it began, and what each user has.
+//! The arbiter's counters: events since its start, and each user's use of the cards.
 
 use serde::{Deserialize, Serialize};
 
-/// What the arbiter has counted since it began; the node agent's metrics are made of it.
+/// The arbiter's counters since its start; the node agent makes its metrics of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Counters {
@@ -20,7 +20,7 @@ pub struct Counters {
     pub reclaimed: u64,
     /// The longest time from noticing a death to the memory being back, in microseconds.
     pub reclaim_us_max: u64,
-    /// Connections dropped because what they said made no sense.
+    /// Connections dropped because their messages made no sense.
     pub garbage: u64,
     /// Processes that were found on a card without a slot.
     pub unmanaged: u64,

@@ -1,4 +1,4 @@
-//! What is said of MPS: to a job, when it has its cards, and to people.
+//! The messages about MPS: to a job that has its cards, and to people.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct PlacedMps {
     /// The folder with the daemon's sockets.
     pub pipe: String,
-    /// How much of each card's multiprocessors they get, in thousandths.
+    /// Their share of each card's multiprocessors, in thousandths.
     pub compute_limit_milli: u16,
 }
 
-/// How MPS is.
+/// State of MPS.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MpsRow {
@@ -20,7 +20,7 @@ pub struct MpsRow {
     pub state: String,
     /// For how long.
     pub for_ms: u64,
-    /// Why the daemon is gone, or the one before is.
+    /// Reason why the daemon, or the one before it, ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it is started again.

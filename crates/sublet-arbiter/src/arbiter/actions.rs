@@ -1,5 +1,5 @@
-//! What `sublet-share` decided, done: pages written, processes welcomed, people told. Nothing is
-//! decided here.
+//! Carries out the decisions of `sublet-share`: writes pages, welcomes processes, tells people.
+//! It decides nothing.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -21,8 +21,8 @@ use crate::poller::Key;
 use crate::socket;
 
 impl Arbiter {
-    /// Does one thing. `asker` is the connection that asked for what led to it; what follows from
-    /// it is added to `events`.
+    /// Carries out one action. `asker` is the connection that asked for the change behind it. New
+    /// events are added to `events`.
     pub(super) fn perform(
         &mut self,
         action: Action,
@@ -105,7 +105,8 @@ impl Arbiter {
         self.forget_job(job);
     }
 
-    /// Gives a job its cards. Its pages are made when its first process says what it speaks.
+    /// Gives a job its cards. Its pages are made when its first process says which version it
+    /// speaks.
     fn place(&mut self, job: JobId, parts: &[Holding]) -> Option<Event> {
         let cards: Option<Vec<JobCard>> = parts
             .iter()
@@ -182,7 +183,7 @@ impl Arbiter {
         self.tell_limits(job, parts, asker);
     }
 
-    /// Tells the job, and whoever asked for it, what its limits are now.
+    /// Tells the job, and the connection that asked for the change, the new limits.
     fn tell_limits(&mut self, job: JobId, parts: &[Holding], asker: Option<Key>) {
         info!(%job, "limits changed");
         self.record_job(job);
@@ -355,7 +356,7 @@ impl Arbiter {
         }
     }
 
-    /// Tells one that waits that it will get nothing.
+    /// Tells a waiting job that it gets nothing.
     pub(super) fn refuse_waiting(&mut self, job: JobId, reason: &str) {
         self.counters.refused += 1;
         let refused = Reply::Refused {

@@ -1,13 +1,13 @@
-//! Connections of people's commands: who is let in, who makes room for others, and bytes in and
-//! out. What they say is in `admin_requests`.
+//! Connections of people's commands: accepts them, drops some to make room for others, and moves
+//! bytes in and out. `admin_requests` handles their requests.
 //!
-//! Anybody of the arbiter's user can connect, a program inside a job too, and say nothing. So
-//! only a job's life line has a right to stay: of all others there are so many and no more, of each
-//! user and in all, and the one that has been there longest goes when another comes.
+//! Anyone of the arbiter's user can connect and stay silent, also a program inside a job. So only a
+//! job's life line has a right to stay. The number of other connections is limited, per user and in
+//! all; a new one replaces the oldest.
 //!
-//! The kernel keeps one line for all users who come. Whoever fills it keeps the others out of it, so
-//! it is emptied at once into a line for each user (`lobby`), which costs far less than to let
-//! somebody in; from these, each user in turn is let in.
+//! The kernel keeps one queue for all users. A user who fills it keeps the others out. So the
+//! arbiter empties it at once into one queue per user (`lobby`), which costs far less than to
+//! accept a connection fully, and serves the users in turn from there.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -29,37 +29,37 @@ use crate::poller::Key;
 use crate::runtime::Audience;
 use crate::socket::{Connection, Read};
 
-/// How many connections without a job there may be. Three hundred programs that start together
-/// are all among them for a moment.
+/// Most connections without a job. Three hundred programs that start together are all among
+/// them for a moment.
 const JOBLESS_MAX: u64 = 1024;
 
-/// With few descriptors there may be fewer: one connection for so many of them. Each takes two, so
-/// three of four descriptors are left for jobs.
+/// With few descriptors the limit is lower: one connection per so many descriptors. Each takes
+/// two, so three of four descriptors are left for jobs.
 const DESCRIPTORS_A_JOBLESS: u64 = 8;
 
-/// One user may have one of so many of these connections.
+/// One user may have one in so many of these connections.
 const JOBLESS_A_USER: usize = 2;
 
-/// The number of connections taken from the kernel's line in one turn if several users come: some
+/// Most connections taken from the kernel's queue in one turn if several users come: some
 /// milliseconds of work.
 const ACCEPTS_A_TURN: usize = 1024;
 
-/// The number of one user's let in in one turn: so long another user waits. If only one user comes,
-/// all others stay in the kernel's line, in which nobody's place is lost.
+/// Most connections of one user accepted in one turn; other users wait so long. If only one user
+/// comes, the other connections stay in the kernel's queue, where each keeps its place.
 const LET_IN_A_TURN: usize = 64;
 
-/// The number of one user's requests taken in one turn: to say all that there is to see takes a
-/// millisecond where hundreds of jobs wait, and meanwhile nobody else is served.
+/// Most requests of one user taken in one turn: a full answer takes a millisecond when hundreds
+/// of jobs wait, and no other client is served meanwhile.
 const REQUESTS_A_USER: usize = 32;
 
-/// How long a connection may be there before its first request.
+/// Longest time of a connection before its first request.
 const SILENT_MS_MAX: u64 = 2_000;
 
 /// The longest request. The largest real one is a `resume` with sixteen cards.
 const REQUEST_MAX: usize = 64 * 1024;
 
-/// How much may wait to be read by a command before it is given up. A snapshot of a thousand
-/// jobs is about half of it.
+/// Most bytes that may wait for a command to read them; the arbiter then drops the connection.
+/// A snapshot of a thousand jobs is about half of it.
 const UNREAD_MAX: usize = 1024 * 1024;
 
 /// A command's connection.
@@ -76,7 +76,7 @@ pub(super) struct AdminConnection {
     is_closing: bool,
     /// The other side writes no more.
     has_ended: bool,
-    /// The job whose life line this is.
+    /// The job, if this connection is its life line.
     job: Option<JobId>,
     /// Waits to be read, and to be written.
     interest: (bool, bool),
@@ -86,7 +86,7 @@ pub(super) struct AdminConnection {
     since_ms: u64,
 }
 
-/// How often to send a snapshot, and when next.
+/// Interval of snapshots, and time of the next one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Watch {
     interval_ms: u64,
@@ -106,7 +106,7 @@ pub(super) struct AdminConnections {
     all: BTreeMap<Key, AdminConnection>,
     /// All without a job: they make room.
     quiet: Crowd,
-    /// The same, of those that watch: who makes room where nobody else can.
+    /// The same for the connections that watch: dropped only if no other can be.
     watching: Crowd,
     /// All that came and were not let in yet.
     lobby: Lobby,
@@ -194,7 +194,7 @@ impl Arbiter {
         dispensable.is_some()
     }
 
-    /// Those that came and asked nothing: they keep an arbiter that nobody needs from its end.
+    /// Drops connections that came and asked nothing: they keep an idle arbiter from its end.
     pub(super) fn drop_silent_admins(&mut self, now: u64) {
         for key in self.admins.silent(now) {
             self.counters.garbage += 1;
@@ -215,7 +215,7 @@ impl Arbiter {
 }
 
 impl AdminConnections {
-    /// True if nobody is here, or about to be.
+    /// Returns true if there is no connection, not even in the lobby.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty() && self.lobby.is_empty()
     }
@@ -229,7 +229,7 @@ impl AdminConnections {
         self.taken.clear();
     }
 
-    /// May one more request of a connection be taken in this turn? It then is.
+    /// Checks whether one more request of a connection may be taken in this turn; counts it.
     pub(super) fn may_take(&mut self, key: Key) -> bool {
         let Some(connection) = self.all.get(&key) else {
             return false;
@@ -252,7 +252,7 @@ impl AdminConnections {
         Some(gone)
     }
 
-    /// It is a job's life line from now on, which nobody asks to make room.
+    /// Makes the connection a job's life line, which is never dropped to make room.
     pub(super) fn set_job(&mut self, key: Key, job: JobId) {
         self.change(key, |connection| connection.job = Some(job));
     }
@@ -262,7 +262,7 @@ impl AdminConnections {
         self.change(key, |connection| connection.watch = Some(watch));
     }
 
-    /// Changes one, and with it who makes room.
+    /// Changes a connection, and updates the order in which connections are dropped.
     fn change(&mut self, key: Key, how: impl FnOnce(&mut AdminConnection)) {
         let Some(connection) = self.all.get_mut(&key) else {
             return;
@@ -286,14 +286,14 @@ impl AdminConnections {
         self.quiet.len_of(owner) + self.watching.len_of(owner)
     }
 
-    /// Of those without a job, of the user that has most of them, the one that has been there
-    /// longest; one that watches only if there is no other.
+    /// The connection to drop first: the oldest without a job, of the user with the most such
+    /// connections. One that watches is dropped only if there is no other.
     fn most_dispensable(&self) -> Option<Key> {
         let quiet = self.quiet.oldest_of_most();
         quiet.or_else(|| self.watching.oldest_of_most())
     }
 
-    /// The same of one user's.
+    /// The same among the connections of one user.
     fn most_dispensable_of(&self, owner: Owner) -> Option<Key> {
         let quiet = self.quiet.oldest_of(owner);
         quiet.or_else(|| self.watching.oldest_of(owner))
@@ -307,7 +307,8 @@ impl AdminConnections {
         silent.map(|(key, _)| *key).collect()
     }
 
-    /// Those that are to get a snapshot now. Who still has the last one to read gets no other.
+    /// Returns the connections that need a snapshot now. One with an unread snapshot gets
+    /// none.
     pub(super) fn take_due_watches(&mut self, now: u64) -> Vec<Key> {
         let mut due = Vec::new();
         for (key, connection) in &mut self.all {
@@ -344,7 +345,7 @@ impl AdminConnections {
         self.flush(sources, key);
     }
 
-    /// Writes what the other side takes now.
+    /// Writes as much as the other side takes now.
     pub(super) fn flush(&mut self, sources: &Sources, key: Key) {
         if let Some(connection) = self.all.get_mut(&key) {
             connection.write();
@@ -368,7 +369,7 @@ impl AdminConnections {
     }
 }
 
-/// How many connections without a job there may be, with as many descriptors as there are.
+/// Most connections without a job, by the limit of descriptors.
 fn jobless_max() -> usize {
     let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
     let most = descriptors.map_or(JOBLESS_MAX, |all| all / DESCRIPTORS_A_JOBLESS);
@@ -376,7 +377,7 @@ fn jobless_max() -> usize {
 }
 
 impl Watch {
-    /// One that has just begun, and has got its first snapshot.
+    /// Starts a watch that has got its first snapshot.
     pub(super) fn begun(interval_ms: u64) -> Watch {
         Watch {
             interval_ms,
@@ -439,7 +440,7 @@ impl AdminConnection {
         self.has_line() && !self.is_closing
     }
 
-    /// True if it can be dropped: all is said, or nobody listens.
+    /// Returns true if it can be dropped: it has sent everything, or the other side is gone.
     pub(super) fn is_done(&self) -> bool {
         let has_said_all = self.has_ended && !self.has_line();
         has_said_all || (self.is_closing && self.output.is_empty())

@@ -1,6 +1,6 @@
-//! What people's commands ask on `admin.sock`, and what is done about it: one line in, lines out,
-//! one connection as a job's life line. The folder keeps other users out; what a program inside a
-//! job may not ask is kept from it here, by the word of `sublet-share`.
+//! Requests of people's commands on `admin.sock`, and their effects: one line in, lines out, one
+//! connection as a job's life line. The folder keeps other users out. This module refuses
+//! requests that a program inside a job may not make, by the rules of `sublet-share`.
 
 use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
@@ -14,15 +14,15 @@ use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
 
-/// How many requests of one connection are looked at in one turn.
+/// Most requests of one connection read in one turn.
 const REQUESTS_A_TURN: usize = 4;
 
-/// Nobody has lived long enough to read it.
+/// In practice the numbers never run out.
 pub(super) const NO_NUMBER_LEFT: &str =
     "every number that a job can have is used up; the arbiter needs a folder of its own anew";
 
-/// How many jobs of one user may wait: each event looks through the line, and each answer to
-/// `top` says of every one what it waits for.
+/// Most jobs of one user that may wait: each event looks through the queue, and each answer to
+/// `top` says for each of them what it waits for.
 const WAITING_MAX: usize = 512;
 
 /// The shortest interval of `watch`.
@@ -122,7 +122,7 @@ impl Arbiter {
         }
     }
 
-    /// Why a user who is not the operator may not have that changed.
+    /// Returns the reason why a user who is not the operator may not make this request.
     fn why_not(&self, user: UserId, request: &Request) -> Option<String> {
         if is_operator(user) {
             return None;
@@ -188,7 +188,7 @@ impl Arbiter {
         }
     }
 
-    /// Below whose root a process was started.
+    /// The known root above a process.
     pub(super) fn ancestry(&self, pid: Pid) -> Ancestry {
         match peer::ancestors(pid) {
             None => Ancestry::Unseen,

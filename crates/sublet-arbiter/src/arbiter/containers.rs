@@ -1,6 +1,6 @@
-//! The node agent's side: it runs the arbiter in a thread of its process and tells it, by a
-//! [`Handle`], of containers whose cards the cluster has chosen. Each container has a folder
-//! that is mounted into it; the socket in that folder is the container's identity.
+//! The node agent's side. The agent runs the arbiter in a thread of its process and tells it,
+//! by a [`Handle`], about containers that the cluster has given cards. Each container has a
+//! folder of its own, mounted into it; the socket in that folder is the container's identity.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,22 +26,22 @@ use crate::closers::Owner;
 use crate::job_pages::JobPages;
 use crate::socket::{Access, Listener};
 
-/// How long a question waits for its answer, which takes a millisecond: the runtime cuts off who
+/// Longest wait for an answer, which takes a millisecond: the runtime cuts off a plugin that
 /// makes it wait for 2 s.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// Nobody waits for an arbiter that has not beaten for so long, five beats: those who ask one after
-/// the other would together wait for as many times [`ANSWER_MAX`].
+/// Longest silence of the arbiter, five beats, before callers stop waiting: callers that ask one
+/// after the other would together wait for as many times [`ANSWER_MAX`].
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// Why a command to the arbiter came to nothing.
+/// Ways in which a command to the arbiter can fail.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// The arbiter has ended.
     #[error("the arbiter has ended")]
     Ended,
-    /// It does not answer in time. What was asked is not done any more, except that a container
-    /// that is gone is forgotten.
+    /// It does not answer in time. It will not carry the command out later, except that it
+    /// forgets a container that is gone.
     #[error("the arbiter does not answer")]
     Late,
     /// It said no.
@@ -58,25 +58,25 @@ pub struct ContainerCard {
     pub limit: MiB,
 }
 
-/// A container of the cluster's, to be held to what it was promised.
+/// A container of the cluster, to be held to its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerJob {
     /// Its number, if it had one before the agent was restarted.
     pub id: Option<u64>,
-    /// What people call it.
+    /// Name for people.
     pub name: String,
-    /// A folder that exists and is mounted into this container alone: whoever connects to
-    /// `tenant.sock` in it is the container's process.
+    /// A folder that exists and is mounted into this container alone: a process that connects
+    /// to `tenant.sock` in it belongs to the container.
     pub dir: PathBuf,
     /// Its cards.
     pub cards: Vec<ContainerCard>,
-    /// What it may pin of the host's memory; `None` for no limit.
+    /// Limit of pinned host memory; `None` for no limit.
     pub pinned_limit: Option<MiB>,
     /// Its compute time of each card.
     pub compute: ComputeRange,
-    /// Who gives way where compute time is short.
+    /// Class: decides which job gives way when compute time is short.
     pub class: Class,
-    /// What its programs do without an arbiter.
+    /// Behaviour of its programs without an arbiter.
     pub mode: Mode,
     /// Its pod, and its turn in it.
     pub promise: Promise,
@@ -86,7 +86,7 @@ pub struct ContainerJob {
 
 type Answer<T> = Sender<Result<T, HandleError>>;
 
-/// What other threads want.
+/// A command from another thread.
 #[derive(Debug)]
 pub(super) enum Command {
     Add {
@@ -110,7 +110,7 @@ pub(super) enum Command {
 /// A command, and how it stands.
 type Sent = (Command, Arc<Standing>);
 
-/// Whether a question has been answered or given up: exactly one of the two, whoever is first.
+/// State of a question: answered or given up, by the side that comes first.
 #[derive(Debug, Default)]
 struct Standing(AtomicU8);
 
@@ -123,12 +123,12 @@ impl Standing {
         self.0.load(Ordering::Acquire) == Standing::GIVEN_UP
     }
 
-    /// The answer is sent from now on. False if nobody waits for it.
+    /// Settles that the answer is sent. Returns false if the caller has given up.
     fn answer(&self) -> bool {
         self.settle(Standing::ANSWERED)
     }
 
-    /// Nobody waits for the answer from now on. False if it was sent.
+    /// Settles that the caller has given up. Returns false if the answer was sent.
     fn give_up(&self) -> bool {
         self.settle(Standing::GIVEN_UP)
     }
@@ -178,7 +178,8 @@ impl Handle {
         self.ask(|answer| Command::Snapshot { answer })
     }
 
-    /// The first [`Handle::snapshot`], without which nobody can begin: as long as it takes.
+    /// Takes the first [`Handle::snapshot`], which the caller needs to begin: waits as long as
+    /// it takes.
     ///
     /// # Errors
     /// The arbiter has ended.
@@ -191,10 +192,11 @@ impl Handle {
         }
     }
 
-    /// What `admin.sock` would answer, if the request changes nothing and asks once.
+    /// Returns the answer that `admin.sock` would give to a request that changes nothing and
+    /// asks once.
     ///
     /// # Errors
-    /// It does, or the arbiter has ended.
+    /// The request changes something or asks more than once, or the arbiter has ended.
     pub fn read(&self, request: Request) -> Result<Reply, HandleError> {
         let request = Box::new(request);
         self.ask(|answer| Command::Read { request, answer })
@@ -206,7 +208,7 @@ impl Handle {
         self.wake();
     }
 
-    /// How long ago the arbiter's thread last said that it works, which it does five times a
+    /// Time since the arbiter's thread last said that it works, which it does five times a
     /// second.
     #[must_use]
     pub fn silent_for(&self) -> Duration {
@@ -287,7 +289,7 @@ impl Arbiter {
         }
     }
 
-    /// Does what was asked, unless nobody waits for it any more.
+    /// Carries out the command, unless its caller has given up.
     fn take_command(&mut self, command: Command, standing: &Standing) {
         match command {
             Command::Add { .. } | Command::Snapshot { .. } | Command::Read { .. }

@@ -1,7 +1,6 @@
-//! Connections that have no right to stay, by owner: how many each owner has, and which connection
-//! makes room for another. Each question and each change costs the same few steps, however many
-//! connections there are: an arbiter that looked through all of them for each that comes would be
-//! slower than whoever comes.
+//! Connections without a right to stay, by owner: the number per owner, and the connection that
+//! makes room for another. Each question and each change costs the same few steps for any number
+//! of connections. An arbiter that looked through all of them for each new one would fall behind.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +18,13 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// A connection comes. One that is there already changes nothing.
+    /// Adds a connection. One that is there already changes nothing.
     pub(super) fn insert(&mut self, owner: Owner, key: Key) {
         self.change(owner, |keys| keys.insert(key));
     }
 
-    /// A connection goes, or may stay from now on. One that is not there changes nothing.
+    /// Removes a connection that goes, or that may stay from now on. An unknown one changes
+    /// nothing.
     pub(super) fn remove(&mut self, owner: Owner, key: Key) {
         self.change(owner, |keys| keys.remove(&key));
     }

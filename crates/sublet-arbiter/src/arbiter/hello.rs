@@ -1,5 +1,5 @@
-//! What a process's hello leads to: whose process it is, whether it can be served, and whether it
-//! is new or comes back. Also its end.
+//! Handles a process's hello: finds the owner, checks whether the process can be served, and
+//! whether it is new or comes back. Also handles its end.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use crate::job_pages::{agree, not_agreed};
 use crate::poller::Key;
 
 impl Arbiter {
-    /// Whose is the process that says hello?
+    /// Finds the owner of the process that says hello.
     pub(super) fn greet(&mut self, key: Key, hello: Hello, descriptors: Vec<OwnedFd>) {
         if agree(&hello).is_none() {
             return self.send_away(key, RefusedCode::Version, &not_agreed(&hello));
@@ -51,8 +51,8 @@ impl Arbiter {
         }
     }
 
-    /// True if the answer to a hello may be another one soon: the arbiter was just restarted, and
-    /// the process's job, or whoever has its job's ledger, may be about to come back.
+    /// Returns true if the answer to a hello may soon be another one: the arbiter has just
+    /// restarted, and the process's job, or the job with this ledger, may be about to come back.
     fn may_change_soon(&self, job: Option<JobId>, hello: &Hello) -> bool {
         let is_awaited = |job| {
             let pages = self.jobs.pages(job);
@@ -102,7 +102,7 @@ impl Arbiter {
         }
     }
 
-    /// Looks again at those whose hello came too early.
+    /// Looks again at the processes whose hello came too early.
     pub(super) fn greet_again(&mut self) {
         for (key, hello, descriptors) in self.connections.take_early() {
             self.greet(key, hello, descriptors);

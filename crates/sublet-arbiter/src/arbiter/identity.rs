@@ -1,5 +1,5 @@
-//! Which arbiter of this machine it is: the lock of its folder, that of the host, its epoch, and
-//! the numbers of jobs that were given out. A successor goes on from there.
+//! The arbiter's identity on this machine: the lock of its folder, the lock of the host, its
+//! epoch, and the numbers of jobs given out. A successor continues from there.
 
 use std::os::fd::OwnedFd;
 
@@ -10,7 +10,7 @@ use super::Arbiter;
 use crate::host_lock::HostLock;
 use crate::lock::{Lock, LockRecord};
 
-/// What makes it the only arbiter, and one in a row.
+/// The data that make it the only arbiter, and one in a row.
 #[derive(Debug)]
 pub(super) struct Identity {
     lock: Lock,
@@ -20,8 +20,8 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The next one after whoever left this lock's file.
-    /// `last_recorded` is the highest number of a job that was recorded, should the file not say.
+    /// The successor of the arbiter that left this lock's file. `last_recorded` is the highest
+    /// number of a recorded job, in case the file does not say.
     pub(super) fn after(lock: Lock, host: Option<HostLock>, last_recorded: u64) -> Identity {
         let before = lock.before.clone().unwrap_or_default();
         Identity {
@@ -32,7 +32,7 @@ impl Identity {
         }
     }
 
-    /// It rises by one at each start in one folder.
+    /// Epoch: it rises by one at each start in one folder.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -42,7 +42,7 @@ impl Identity {
         self.host.as_ref()?.name()
     }
 
-    /// Why nothing more may be promised here: root's arbiter came to look after these cards.
+    /// Reason why this arbiter may promise no more: root's arbiter came to manage these cards.
     pub(super) fn outranked(&self) -> Option<String> {
         self.host.as_ref()?.outranked()
     }
@@ -59,7 +59,7 @@ impl Identity {
         self.last_job = self.last_job.max(job.0);
     }
 
-    /// Writes what a successor must know.
+    /// Writes the state that a successor needs.
     pub(super) fn write(&mut self) {
         let record = LockRecord {
             pid: std::process::id(),
@@ -79,8 +79,8 @@ impl Identity {
 }
 
 impl Arbiter {
-    /// Refuses those that wait here if root's arbiter came later: the cards are its to promise.
-    /// Jobs that run go on, and end as they would.
+    /// Refuses the jobs that wait here if root's arbiter came later, because root's arbiter
+    /// promises the cards. Running jobs continue and end as usual.
     pub(super) fn yield_to_root(&mut self) {
         let Some(why) = self.identity.outranked() else {
             return;

@@ -1,5 +1,5 @@
-//! The text of a request for a job, read into a question to the machine: amounts and names of
-//! cards. What cannot be read is refused with what is wrong about it.
+//! Reads the text of a request for a job into a question to the machine: amounts and names of
+//! cards. A refusal says what is wrong with the text.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
     })
 }
 
-/// Is it a user whose word counts for everybody's jobs: root, and who runs the arbiter?
+/// Checks whether a user may act on everyone's jobs: root, and the user of the arbiter.
 pub(super) fn is_operator(user: UserId) -> bool {
     user.0 == 0 || user.0 == rustix::process::geteuid().as_raw()
 }
 
-/// The positions of the cards of these names, each of which means one.
+/// The positions of the named cards. Each name must mean one card.
 fn cards_of(names: &[String], machine: &Inventory) -> Result<BTreeSet<usize>, String> {
     let mut cards = BTreeSet::new();
     for name in names {
@@ -82,7 +82,7 @@ fn cards_of(names: &[String], machine: &Inventory) -> Result<BTreeSet<usize>, St
     Ok(cards)
 }
 
-/// Which cards there are, in a few words.
+/// A short list of the cards.
 fn all(machine: &Inventory) -> String {
     match machine.gpus() {
         [] => "this machine has none".to_owned(),

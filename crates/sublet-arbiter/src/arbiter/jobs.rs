@@ -1,5 +1,5 @@
-//! The jobs that the arbiter serves: their pages, and where each comes from. What a job may have
-//! is known to `sublet-share`; here is what the kernel has of it.
+//! The jobs that the arbiter serves: their pages and their origins. `sublet-share` knows the
+//! limits of a job; this module has the kernel's side of it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,7 +15,7 @@ use crate::poller::Key;
 use crate::socket::Listener;
 use crate::stamp::ProcessStamp;
 
-/// Where a job comes from, and so who its processes are.
+/// The origin of a job, which decides which processes are its own.
 #[derive(Debug)]
 pub(super) enum Root {
     /// Everybody below this process; its connection is the job's life line.
@@ -27,7 +27,7 @@ pub(super) enum Root {
         key: Key,
         line: Option<Key>,
     },
-    /// Everybody who comes by the socket in this folder.
+    /// Any process that comes by the socket in this folder.
     Container {
         listener: Listener,
         key: Key,
@@ -47,7 +47,7 @@ struct Job {
 pub(super) struct Jobs(BTreeMap<JobId, Job>);
 
 impl Jobs {
-    /// Takes a new job in. One that is there stays as it is, and the new one's root is given back.
+    /// Adds a new job. If it is there already, nothing changes, and the new root is given back.
     pub(super) fn insert(&mut self, job: JobId, pages: JobPages, root: Root) -> Result<(), Root> {
         match self.0.entry(job) {
             Entry::Occupied(_) => Err(root),
@@ -71,7 +71,7 @@ impl Jobs {
         self.0.get_mut(&job).map(|job| &mut job.pages)
     }
 
-    /// Those that have pages, by number.
+    /// The jobs that have pages, by number.
     pub(super) fn with_pages(&self) -> impl Iterator<Item = (JobId, &JobPages)> {
         let all = self.0.iter().map(|(id, job)| (*id, &job.pages));
         all.filter(|(_, pages)| pages.are_made())
@@ -81,7 +81,7 @@ impl Jobs {
         self.0.get(&job).map(|job| &job.root)
     }
 
-    /// The connection that keeps a job, where it has one.
+    /// The connection that keeps a job, if it has one.
     pub(super) fn line(&self, job: JobId) -> Option<Key> {
         match self.root(job) {
             Some(Root::Run { line, .. }) => *line,
@@ -108,7 +108,7 @@ impl Jobs {
         parents.iter().find_map(rooted_at)
     }
 
-    /// What jobs use by the sums on their ledgers.
+    /// Use of each job by the sums on its ledger.
     pub(super) fn ledger_sums(&self) -> Vec<LedgerUse> {
         let sums = self.with_pages().flat_map(|(job, pages)| {
             pages.totals().map(move |(card, total)| LedgerUse {

@@ -1,12 +1,12 @@
-//! The arbiter's own time: when the next tick is due, whether the jobs of before a restart are
-//! back, since when nobody has needed it, and whether it ends.
+//! The arbiter's own time: the time of the next tick, whether the jobs from before a restart
+//! are back, the start of its idle time, and whether it ends.
 
 use std::time::Duration;
 
 use tracing::info;
 
-/// How often the driver is read, heartbeats are written and clocks are looked at. A process
-/// without a slot must be known within a second, and a reading costs a millisecond or two.
+/// Interval of reading the driver, writing heartbeats and checking clocks. The arbiter must
+/// know a process without a slot within a second, and a reading costs a millisecond or two.
 pub(super) const TICK_MS: u64 = 200;
 
 /// Times of an arbiter, in milliseconds of the clock that the pages are written with.
@@ -20,7 +20,7 @@ pub(super) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Begins now. It ends when nobody has needed it for `idle_exit`.
+    /// Begins now. The arbiter ends after `idle_exit` without a client.
     pub(super) fn begin(now: u64, idle_exit: Option<Duration>) -> Lifetime {
         Lifetime {
             idle_exit,

@@ -1,10 +1,10 @@
-//! The sockets of the arbiter's folder, and the descriptor in reserve that turns somebody away where
-//! no other is left.
+//! The sockets of the arbiter's folder, and a spare descriptor with which it turns a client away
+//! when no other is left.
 //!
-//! If everybody is served, each user who has jobs also has a socket of their own, as each container
-//! has: the processes below a `sublet run` connect there, and what another user sends, or how often
-//! another connects, is nothing to them. A process of a job that has become another user's cannot
-//! come in there, and finds beside it the way to the socket that all share.
+//! If the arbiter serves all users, each user with jobs also has a socket of their own, as each
+//! container has. The processes below a `sublet run` connect there, and messages and connections of
+//! other users do not disturb them. A process of a job that has changed its user cannot connect
+//! there; a link beside that socket leads it to the shared socket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,17 +25,17 @@ use crate::poller::Key;
 use crate::runtime::{Audience, Folder};
 use crate::socket::{Access, Connection, Listener, Spare};
 
-/// The link beside a user's own socket, to the one that all share. The interposer knows this name, too.
+/// The link beside a user's own socket to the shared socket. The interposer knows this name, too.
 const OTHERS: &str = "others.sock";
 
-/// A socket at which somebody comes.
+/// A socket for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     /// `admin.sock`.
     Admin,
     /// `tenant.sock`, for processes below a `sublet run`.
     Tenants,
-    /// The same, for those of one user where everybody is served.
+    /// The same for the processes of one user, if all users are served.
     User(UserId),
     /// A container's.
     Container(JobId),
@@ -63,7 +63,7 @@ pub(super) struct Listeners {
     users: BTreeMap<UserId, UserDoor>,
     audience: Audience,
     pub(super) spare: Spare,
-    /// Those at which nobody is let in before the next tick.
+    /// Sockets that accept no connection before the next tick.
     paused: Vec<Door>,
 }
 
@@ -96,19 +96,19 @@ impl Listeners {
         })
     }
 
-    /// The one for people's commands among what is waited for.
+    /// The key of the socket for people's commands.
     pub(super) fn admin_key(&self) -> Key {
         self.admin_key
     }
 
-    /// The users who can come to them.
+    /// The users who may connect.
     pub(super) fn audience(&self) -> Audience {
         self.audience
     }
 }
 
 impl Arbiter {
-    /// Where whoever comes is let in; nothing where the job of the door is gone.
+    /// The listener of a door; nothing if the door's job is gone.
     pub(super) fn listener(&self, door: Door) -> Option<(&Listener, Key)> {
         match door {
             Door::Admin => Some((&self.listeners.admin, self.listeners.admin_key)),
@@ -124,7 +124,7 @@ impl Arbiter {
         }
     }
 
-    /// Turns the next one away for want of descriptors, with some last words.
+    /// Turns the next client away for want of descriptors, with a last message.
     pub(super) fn shed(&mut self, door: Door, farewell: impl FnOnce(&Connection)) {
         let mut spare = std::mem::take(&mut self.listeners.spare);
         if let Some((listener, _)) = self.listener(door) {
@@ -133,8 +133,8 @@ impl Arbiter {
         self.listeners.spare = spare;
     }
 
-    /// True if nobody may be let in, because too much of those who came waits to be closed. It is
-    /// looked at again at the next tick; until then they wait in the kernel, unseen.
+    /// Returns true if no client may be let in, because too many earlier ones wait to be
+    /// closed. The next tick looks again; until then clients wait in the kernel, unseen.
     pub(super) fn pauses(&mut self, door: Door) -> bool {
         let Some((listener, key)) = self.listener(door) else {
             return true;
@@ -147,7 +147,7 @@ impl Arbiter {
         is_stuck
     }
 
-    /// A tick: where nobody was let in, somebody may be now.
+    /// On a tick: opens the paused doors again.
     pub(super) fn listen_again(&mut self) {
         for door in std::mem::take(&mut self.listeners.paused) {
             if let Some((listener, key)) = self.listener(door) {
@@ -164,7 +164,7 @@ impl Arbiter {
         }
     }
 
-    /// After a restart: the programs of those who had jobs look for the socket that they knew.
+    /// After a restart: opens the sockets that the programs of earlier jobs know and look for.
     pub(super) fn open_doors_of_before(&mut self) {
         let before: Vec<(JobId, UserId)> = self.records.users().collect();
         for (job, user) in before {
@@ -172,7 +172,7 @@ impl Arbiter {
         }
     }
 
-    /// Opens it, unless that fails, as it does without root: then they come by the one that all share.
+    /// Opens a user's socket. That fails without root; its processes then use the shared socket.
     fn open_door_of(&mut self, user: UserId, job: JobId) {
         if self.listeners.audience == Audience::Owner {
             return;
@@ -213,8 +213,8 @@ impl Arbiter {
         })
     }
 
-    /// A tick: with a user's last job the socket goes. (Not with each at once: one who has a job for
-    /// a moment, again and again, would have all this made each time.)
+    /// On a tick: closes a user's socket when the user has no job left. (Not at once with each job:
+    /// a user who runs short jobs again and again would have the socket made each time.)
     pub(super) fn close_unused_doors(&mut self) {
         if !self.lifetime.is_settled() {
             return;

@@ -1,9 +1,9 @@
-//! Connections that came and were not let in yet: a line for each user, in place of the kernel's one
-//! line for all, which a user who connects without end keeps full.
+//! Connections that came and are not let in yet: one queue per user, in place of the kernel's one
+//! queue for all, which a user who connects without end keeps full.
 //!
-//! To take a connection into a line costs two system calls, or three where the line is full and it
-//! is closed. That is less than to connect costs, so the kernel's line gets empty, and whoever does
-//! not fill it finds a place in it.
+//! To take a connection into a queue costs two system calls, or three if the queue is full and the
+//! connection is closed. That is less than a connect costs, so the kernel's queue empties, and
+//! other users find a place in it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::LazyLock;
@@ -15,13 +15,14 @@ use crate::admin::Reply;
 use crate::closers::Owner;
 use crate::socket::Connection;
 
-/// The most of one user that may wait. Three hundred programs that start together do for a moment.
+/// Most waiting connections of one user. Three hundred programs that start together wait for a
+/// moment.
 const LINE_MAX: u64 = 512;
 
-/// One of so many descriptors that the process may have may be in here.
+/// One in so many of the process's descriptors may be in here.
 const DESCRIPTORS_A_PLACE: u64 = 8;
 
-/// One user may have one of so many places.
+/// One user may have one in so many places.
 const PLACES_A_USER: u64 = 4;
 
 /// The lines.
@@ -29,7 +30,7 @@ const PLACES_A_USER: u64 = 4;
 pub(super) struct Lobby<C = Connection> {
     lines: BTreeMap<Owner, VecDeque<C>>,
     len: usize,
-    /// The most that may wait of one user, and in all.
+    /// Most waiting connections of one user, and in all.
     places: (usize, usize),
 }
 
@@ -41,7 +42,7 @@ impl Default for Lobby {
 }
 
 impl Lobby {
-    /// Takes a connection in, or gives it back where there is no place for it.
+    /// Takes a connection in, or gives it back if there is no place for it.
     pub(super) fn enter(&mut self, connection: Connection) -> Result<(), Connection> {
         self.enter_as(connection.owner(), connection)
     }
@@ -73,7 +74,7 @@ impl<C> Lobby<C> {
         Ok(())
     }
 
-    /// So many of each user's at most, those first that have waited longest, users by turns.
+    /// Takes up to `of_each` connections of each user, the longest wait first, users by turns.
     pub(super) fn take(&mut self, of_each: usize) -> Vec<C> {
         let mut taken = Vec::new();
         for _ in 0..of_each {
@@ -94,7 +95,7 @@ impl<C> Lobby<C> {
     }
 }
 
-/// The last words for one that cannot be let in: a line, made once.
+/// The last message for a connection that cannot be let in: a line, made once.
 type Farewell = LazyLock<Vec<u8>>;
 
 static NO_ROOM: Farewell = LazyLock::new(|| {
@@ -121,12 +122,12 @@ fn say(socket: &Connection, words: &Farewell) {
     let _ = rustix::net::send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Says why to one for which there is no room.
+/// Tells a connection the reason: there is no room.
 pub(super) fn turn_away(socket: &Connection) {
     say(socket, &NO_ROOM);
 }
 
-/// Says why to one for which there is no place in its user's line.
+/// Tells a connection the reason: there is no place in its user's queue.
 pub(super) fn send_back(socket: &Connection) {
     say(socket, &LINE_FULL);
 }

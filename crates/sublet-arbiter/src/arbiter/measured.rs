@@ -1,5 +1,5 @@
-//! How busy each job keeps its cards, as the driver says: for people, for the record of the last
-//! hour, and against those who say that they rest and do not.
+//! Use of each card per job, as the driver measures it: for people, for the record of the last
+//! hour, and against jobs that claim to rest and do not.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use super::{Arbiter, now_ms};
 use crate::admin::{Reply, UseHistory};
 use crate::gpu::CardBusy;
 
-/// How a job's compute time on one card is.
+/// A job's compute time on one card.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ComputeUse {
-    /// What it used of the card's time lately, in percent; nothing where nobody has measured it:
-    /// it is alone, and the driver does not say.
+    /// Share of the card's time used lately, in percent; nothing if it is not measured: the job
+    /// is alone, and the driver does not say.
     pub(super) used_percent: Option<f64>,
     /// For how much of the last window it wanted the card and had no turn, in percent.
     pub(super) waited_percent: f64,
     /// It waits because it is at its limit.
     pub(super) is_at_limit: bool,
-    /// The card's time that it used since it came; nothing where nobody measures it now.
+    /// The card's time used since it came; nothing if it is not measured now.
     pub(super) used_in_all: Option<Duration>,
     /// The time since it came in which it wanted the card and had no turn.
     pub(super) waited_in_all: Duration,
-    /// How much of that because it was at its limit.
+    /// Part of the waiting time spent at its limit.
     pub(super) throttled_in_all: Duration,
 }
 
@@ -44,10 +44,10 @@ struct Measured {
     overuse: OveruseWatch,
     /// Readings since its turns began to be watched.
     n_watched: u32,
-    /// How long it had been at work by its turns when it was last compared.
+    /// Time that it had worked in its turns at the last comparison.
     worked: Duration,
-    /// What it used of the card beyond its turns, since it came: while it was alone, and what it
-    /// paid for.
+    /// Time of the card used beyond its turns, since it came: while it was alone, and the time
+    /// that it paid for.
     beyond: Duration,
     /// Since the last point of the record.
     sum: Duration,
@@ -115,7 +115,7 @@ impl Arbiter {
         held.collect()
     }
 
-    /// Sets what the driver saw against what a job's turns explain.
+    /// Compares the driver's measurement with the time that a job's turns explain.
     fn compare(&mut self, job: JobId, card: usize, span: Duration, measured: Duration) {
         let view = self.turns.view(job, card);
         let worked = view.map_or(Duration::ZERO, |view| view.worked);
@@ -155,14 +155,14 @@ impl Arbiter {
         }
     }
 
-    /// What the driver sees of a job, in percent of a card's time, and what its turns explain,
-    /// where these contradict each other.
+    /// Compares a job's use as the driver sees it, in percent of a card's time, with its
+    /// turns. Returns both if they contradict each other.
     pub(super) fn overuse(&self, job: JobId, card: usize) -> Option<(u32, u32)> {
         let measured = self.measures.by_card.get(&(job, card))?;
         measured.overuse.contradiction()
     }
 
-    /// How a job's compute time on a card is.
+    /// A job's compute time on a card.
     pub(super) fn compute_use(&self, job: JobId, card: usize) -> ComputeUse {
         let view = self.turns.view(job, card);
         let measured = self.measures.by_card.get(&(job, card));
@@ -185,8 +185,8 @@ impl Arbiter {
         }
     }
 
-    /// What all jobs together used of a card's time lately, in percent; nothing where nobody has
-    /// measured it.
+    /// Share of a card's time that all jobs together used lately, in percent; nothing if it is
+    /// not measured.
     pub(super) fn compute_used_on(&self, card: usize) -> Option<f64> {
         let jobs = self.machine.jobs();
         let uses = jobs.filter_map(|job| self.compute_use(job.id, card).used_percent);
@@ -194,7 +194,7 @@ impl Arbiter {
         Some(sum.min(100.0))
     }
 
-    /// What a job used over the last hour.
+    /// A job's use over the last hour.
     pub(super) fn history(&self, job: JobId) -> Reply {
         let gpus = self.machine.inventory().gpus();
         let per_gpu = self
@@ -244,7 +244,7 @@ impl Arbiter {
         }
     }
 
-    /// What a job uses of a card's memory, in MiB.
+    /// A job's use of a card's memory, in MiB.
     fn memory_of(&self, job: JobId, card: usize) -> u64 {
         let pages = self.jobs.pages(job);
         let total = pages.and_then(|pages| {

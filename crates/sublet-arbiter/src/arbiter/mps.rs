@@ -1,6 +1,6 @@
-//! MPS on this machine, where its operator chose it: the daemon is started, watched, started again
-//! and ended, each process is known by the daemon that it began under, and turns are given only
-//! where MPS does not keep what was promised. When what is due, `sublet-share` says.
+//! MPS on this machine, if its operator chose it. The module starts, watches, restarts and ends
+//! the daemon. It knows the daemon under which each process began. It gives turns only for
+//! promises that MPS does not keep. `sublet-share` decides when each step is due.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,10 +22,10 @@ use crate::peer;
 use crate::poller::Key;
 use crate::runtime::Folder;
 
-/// How often the first daemon is looked at until it serves, or has failed.
+/// Interval of looks at the first daemon until it serves, or has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The daemon, and who began under it.
+/// The daemon, and the processes that began under it.
 #[derive(Debug)]
 pub(super) struct Mps {
     control: MpsControl,
@@ -34,8 +34,8 @@ pub(super) struct Mps {
     /// The process that is waited for.
     watched: Option<(Pid, Key)>,
     question: Option<Question>,
-    /// The jobs whose programs were told to be its clients, or will be, and the memory that they
-    /// were told of each of their cards.
+    /// The jobs whose programs are or will be its clients, and the memory of each card that they
+    /// were told.
     jobs: BTreeMap<JobId, BTreeMap<usize, MiB>>,
     /// Processes that this arbiter has met without a past.
     met: BTreeMap<Pid, MpsClient>,
@@ -77,7 +77,7 @@ impl Mps {
         }
     }
 
-    /// Looks at the daemon, and does what is due.
+    /// Looks at the daemon, and does the step that is due.
     fn step(&mut self, now: Time) {
         if let Some(why) = self.process.as_mut().and_then(DaemonProcess::take_end) {
             self.gone(now, why);
@@ -146,7 +146,7 @@ impl Mps {
         self.jobs.insert(job, BTreeMap::new());
     }
 
-    /// A job has its cards: that is what its programs are told.
+    /// A job has its cards: records the amounts that its programs are told.
     pub(super) fn place(&mut self, job: JobId, parts: &[Holding]) {
         if let Some(told) = self.jobs.get_mut(&job) {
             *told = parts
@@ -171,7 +171,7 @@ impl Mps {
         self.met.remove(&pid);
     }
 
-    /// How a job stands; nothing for one that began without MPS.
+    /// State of a job under MPS; nothing for a job that began without MPS.
     pub(super) fn standing(&self, job: &JobView<'_>) -> Option<MpsStanding> {
         let processes = job.pids.iter().map(|pid| {
             let client = self.met.get(pid);
@@ -181,7 +181,7 @@ impl Mps {
         is_its.then(|| MpsStanding::of(self.daemon.serving(), processes))
     }
 
-    /// What a job is told when it has its cards.
+    /// The message about MPS to a job that has its cards.
     pub(super) fn placed(&self, job: &JobView<'_>) -> Option<PlacedMps> {
         self.jobs.contains_key(&job.id).then(|| PlacedMps {
             pipe: self.control.pipe().display().to_string(),
@@ -198,7 +198,7 @@ impl Mps {
         })
     }
 
-    /// How it is, for people.
+    /// State of the daemon, for people.
     pub(super) fn row(&self) -> MpsRow {
         let now = now_ms();
         let (state, since, reason, again_at) = match self.daemon.state() {
@@ -220,7 +220,7 @@ impl Mps {
         }
     }
 
-    /// Ends the daemon. Its folders stay where jobs do: containers have them mounted.
+    /// Ends the daemon. Its folders stay while jobs exist: containers have them mounted.
     fn end(self, leaves_jobs: bool) {
         if let Some(process) = self.process {
             self.control.quit(process);
@@ -232,7 +232,7 @@ impl Mps {
 }
 
 impl Arbiter {
-    /// Looks at the daemon of MPS, where there is one.
+    /// Looks at the MPS daemon, if there is one.
     pub(super) fn tend_mps(&mut self) {
         if let Some(mps) = &mut self.mps {
             mps.step(Time::from_ms(now_ms()));
@@ -242,21 +242,21 @@ impl Arbiter {
         }
     }
 
-    /// A job comes whose programs were told of MPS, or are to be.
+    /// Adds a job whose programs were told of MPS, or will be.
     pub(super) fn enter_mps(&mut self, job: JobId, is_told: bool) {
         if let Some(mps) = self.mps.as_mut().filter(|_| is_told) {
             mps.add_job(job);
         }
     }
 
-    /// Ends the daemon of MPS, where there is one.
+    /// Ends the MPS daemon, if there is one.
     pub(super) fn end_mps(&mut self, leaves_jobs: bool) {
         if let Some(mps) = self.mps.take() {
             mps.end(leaves_jobs);
         }
     }
 
-    /// Why a job's limit of memory cannot be that: its programs were told less when they began.
+    /// Reason against a limit of memory: the job's programs were told less when they began.
     pub(super) fn mps_keeps_memory(&self, job: JobId, memory: Amount) -> Option<String> {
         let told = self.mps.as_ref()?.jobs.get(&job)?;
         let (card, told) = told
@@ -269,7 +269,7 @@ impl Arbiter {
         ))
     }
 
-    /// Why a job's compute time cannot be that: its programs were told another limit.
+    /// Reason against a compute time: the job's programs were told another limit.
     pub(super) fn mps_keeps_compute(&self, job: JobId, compute: ComputeRange) -> Option<String> {
         let told = self.mps.as_ref()?.jobs.get(&job)?;
         let limit: Milli = self.machine.job(job)?.ask.compute.limit();
@@ -282,7 +282,7 @@ impl Arbiter {
         })
     }
 
-    /// Is a process of no job one that MPS needs?
+    /// Checks whether a process outside any job belongs to MPS.
     pub(super) fn is_of_mps(&self, pid: Pid) -> bool {
         self.mps.as_ref().is_some_and(|mps| mps.is_its(pid))
     }

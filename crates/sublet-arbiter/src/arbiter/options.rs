@@ -1,4 +1,4 @@
-//! How an arbiter is set up.
+//! The options of an arbiter.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -13,15 +13,15 @@ use crate::gauge::Gauge;
 use crate::host_lock::HostPlace;
 use crate::runtime::Folder;
 
-/// How an arbiter is set up.
+/// The options of an arbiter.
 #[derive(Debug)]
 pub struct Options {
-    /// Where its sockets are.
+    /// The folder of its sockets.
     pub folder: Folder,
-    /// The place at which the arbiters of these cards find each other: users have folders of their own, and
-    /// the cards are one. Nothing for fake machines.
+    /// The meeting place of the arbiters of these cards: users have folders of their own, but they
+    /// share the cards. Nothing for fake machines.
     pub host: Option<HostPlace>,
-    /// How to choose among cards that have room.
+    /// Choice among cards that have room.
     pub policy: Policy,
     /// Memory of each card that no job gets.
     pub reserved: MiB,
@@ -29,13 +29,13 @@ pub struct Options {
     pub evict: bool,
     /// End jobs that have more memory than they may have, by the driver's count?
     pub evict_over: bool,
-    /// How the cards are measured before the first job; nothing where that cannot be done.
+    /// Measurement of the cards before the first job; nothing if it is not possible.
     pub gauge: Option<Gauge>,
     /// Does it serve every user of the machine, and not only its own?
     pub shared: bool,
-    /// May people submit jobs? Not where a cluster promises these cards' memory.
+    /// True if people may submit jobs. False if a cluster promises these cards' memory.
     pub local_jobs: bool,
-    /// How jobs on one card share its time.
+    /// Time sharing among jobs on one card.
     pub time: TimeSharing,
     /// End when there has been no job for so long.
     pub idle_exit: Option<Duration>,
@@ -45,14 +45,14 @@ pub struct Options {
     pub stop: Option<OwnedFd>,
 }
 
-/// How jobs on one card share its time.
+/// Time sharing among jobs on one card.
 #[derive(Debug, Clone)]
 pub struct TimeSharing {
-    /// The cards on which one job's turn begins when nothing of the last one runs any more.
+    /// The cards on which a job's turn begins only when nothing of the last one runs.
     pub exclusive_slices: ExclusiveSlices,
-    /// How much of the time an opportunistic job launches work while no arbiter is there.
+    /// Share of the time in which an opportunistic job launches work without an arbiter.
     pub opportunistic_duty: Milli,
-    /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), where jobs are to run under MPS.
+    /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), if jobs are to run under MPS.
     pub mps: Option<PathBuf>,
 }
 
@@ -67,8 +67,8 @@ impl Default for TimeSharing {
     }
 }
 
-/// The usual part of the time in which an opportunistic job works while no arbiter is there: it
-/// gets on, and whom it should give way to hardly feels it.
+/// Default share of the time in which an opportunistic job works without an arbiter: it makes
+/// progress, and the jobs that it should give way to hardly feel it.
 pub const OPPORTUNISTIC_DUTY: Milli = match Milli::new(100) {
     Some(duty) => duty,
     None => Milli::WHOLE,
@@ -84,7 +84,7 @@ pub enum ExclusiveSlices {
 }
 
 impl Default for ExclusiveSlices {
-    /// None: what one job leaves at the end of its turn, the next one takes.
+    /// No card: the next job takes the time that a job leaves at the end of its turn.
     fn default() -> Self {
         ExclusiveSlices::Of(BTreeSet::new())
     }
@@ -105,7 +105,7 @@ impl ExclusiveSlices {
         }
     }
 
-    /// Is it one of them?
+    /// Checks whether a card is one of them.
     #[must_use]
     pub fn has(&self, card: usize) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Connections of processes: who is let in, who makes room for others, and messages in and out.
-//! What a hello means is in `hello`. Whatever they send, the worst that happens is that their own
+//! Connections of processes: accepts them, drops some to make room, and moves messages in and
+//! out. `hello` handles a hello. A process can send anything; the worst result is that its own
 //! connection is closed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,32 +19,32 @@ use crate::closers::Owner;
 use crate::poller::Key;
 use crate::socket::{self, Connection, Received};
 
-/// How many connections of processes without a slot there may be at one time. Three hundred
-/// programs that start together are all among them for a moment.
+/// Most connections of processes without a slot at one time. Three hundred programs that start
+/// together are all among them for a moment.
 const SLOTLESS_MAX: usize = 1024;
 
-/// The most of one user, or of one container.
+/// Most of one user, or of one container.
 const SLOTLESS_AN_OWNER: usize = SLOTLESS_MAX / 2;
 
-/// The number of connections accepted at one socket in one turn.
+/// Most connections accepted at one socket in one turn.
 const ACCEPTS_A_TURN: usize = 64;
 
-/// How many of one process: one for each of its libraries, and one to spare.
+/// Most connections of one process: one for each of its libraries, and one to spare.
 const PER_PROCESS_MAX: usize = 4;
 
-/// How long a connection may be silent before its hello.
+/// Longest silence of a connection before its hello.
 const SILENT_MS_MAX: u64 = 2_000;
 
-/// How many knocks of one connection are heard between two ticks. Who knocks more often is
-/// listened to again at the next; what it has to say is seen in its slot meanwhile.
+/// Most knocks of one connection handled between two ticks. One that knocks more often is
+/// heard again after the next tick; its slot shows its news meanwhile.
 const KNOCKS_A_TICK: u32 = 400;
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// It has said nothing.
     Silent,
-    /// It said hello, and whose it is may turn out later.
+    /// It said hello, and its owner may become known later.
     Early(Box<Hello>, Vec<OwnedFd>),
     /// It has its slot.
     Welcome,
@@ -57,7 +57,7 @@ pub(super) struct ProcessConnection {
     pub(super) pid: Pid,
     /// Taken when the process gets its slot.
     pub(super) pidfd: Option<OwnedFd>,
-    /// The container whose socket it came by.
+    /// The container, if it came by a container's socket.
     pub(super) container: Option<JobId>,
     pub(super) progress: Progress,
     /// The version it is served in, once it said hello and its job is known.
@@ -65,7 +65,7 @@ pub(super) struct ProcessConnection {
     since_ms: u64,
     /// Knocks since the last tick.
     n_knocks: u32,
-    /// What it says it had, where that must be charged to another ledger.
+    /// The slot that it claims, if it must be charged to another ledger.
     pub(super) claims: Option<SlotClaim>,
 }
 
@@ -174,8 +174,8 @@ impl Arbiter {
         }
     }
 
-    /// Takes one message. The kernel tells of a second one as soon as the others had their turn;
-    /// to look for it now would cost a call for each knock, and there is hardly ever one.
+    /// Takes one message. The kernel reports a second one after the others had their turn. To
+    /// look for it now would cost a call for each knock, and there is hardly ever one.
     pub(super) fn serve_process_connection(&mut self, key: Key) {
         let Some(connection) = self.connections.get(key) else {
             return;
@@ -227,7 +227,7 @@ impl Arbiter {
         }
     }
 
-    /// A tick: who knocked too often is listened to again.
+    /// On a tick: listens again to connections that knocked too often.
     pub(super) fn hear_knocks_again(&mut self) {
         for (key, connection) in &mut self.connections.all {
             if std::mem::take(&mut connection.n_knocks) >= KNOCKS_A_TICK {
@@ -283,7 +283,7 @@ impl ProcessConnections {
         Some(gone)
     }
 
-    /// Its process has a slot from now on, and nobody asks it to make room.
+    /// Marks that its process has a slot: it is not dropped to make room from now on.
     pub(super) fn welcome(&mut self, key: Key) {
         if let Some(connection) = self.all.get_mut(&key) {
             connection.progress = Progress::Welcome;
@@ -301,7 +301,7 @@ impl ProcessConnections {
         self.by_pid.get(&pid).map_or(0, BTreeSet::len)
     }
 
-    /// The connection that goes before one of that owner's comes; none if there is room.
+    /// The connection to drop before one of this owner comes; none if there is room.
     fn who_makes_room(&self, owner: Owner) -> Option<Key> {
         if self.slotless.len_of(owner) >= SLOTLESS_AN_OWNER {
             return self.slotless.oldest_of(owner);

@@ -74,8 +74,8 @@ impl Processes {
         }
     }
 
-    /// Has a process that has a slot called exec since? Where its image cannot be seen, exec is
-    /// told by what it ends: all connections, and all threads but one.
+    /// Checks whether a process with a slot has called exec since. If its image cannot be seen,
+    /// exec shows by its effects: it ends all connections, and all threads but one.
     pub(super) fn is_another_program(&self, pid: Pid, is_closed: impl Fn(Key) -> bool) -> bool {
         let Some(process) = self.0.get(&pid) else {
             return false;
@@ -87,7 +87,7 @@ impl Processes {
         process.connections.iter().all(|key| is_closed(*key)) && !peer::may_have_our_thread(pid)
     }
 
-    /// Sends a signal. One that is gone needs none.
+    /// Sends a signal. A process that is gone needs none.
     pub(super) fn signal(&self, pid: Pid, signal: Signal) {
         if let Some(process) = self.0.get(&pid) {
             let _ = rustix::process::pidfd_send_signal(&process.pidfd, signal);

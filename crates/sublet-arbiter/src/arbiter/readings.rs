@@ -1,7 +1,7 @@
-//! What jobs use: by their ledgers, whenever it matters, and by the driver, several times a
-//! second and soon after a process began. The slots are read before the driver is asked and
-//! again when it has answered; the larger counts, so that memory which came or went meanwhile is
-//! no discrepancy, and whoever took or gave any is named.
+//! Use by jobs: by their ledgers, whenever it matters, and by the driver, several times a second
+//! and soon after a process began. The slots are read before the driver is asked and again after
+//! its answer, and the larger value counts. So memory that came or went meanwhile is no
+//! discrepancy, and the process that took or freed it is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,7 @@ use crate::gauge::Figures;
 use crate::gpu::{CardReading, Sampler};
 use crate::job_pages::SlotCard;
 
-/// How long the driver may take before somebody should know.
+/// Longest answer of the driver before a warning.
 const DRIVER_LATE_MS: u64 = 5_000;
 
 /// After so many failed readings, a second's worth, no new work is put on a card.
@@ -28,26 +28,26 @@ const FAILURES_MAX: u32 = 5;
 #[derive(Debug, Clone, Default)]
 struct CardNow {
     used: Bytes,
-    /// How many readings in a row have failed.
+    /// Number of failed readings in a row.
     failures: u32,
 }
 
-/// What each slot says of each card.
+/// Each slot's record of each card.
 type Slots = BTreeMap<(Pid, usize), (JobId, SlotCard)>;
 
-/// The driver, and what it said last.
+/// The driver, and its last answer.
 #[derive(Debug)]
 pub(super) struct DriverReadings {
     sampler: Sampler,
     /// The cards as they were found, before any of them broke.
     inventory: Arc<Inventory>,
-    /// What contexts and allocations take on each card.
+    /// Memory of contexts and allocations on each card.
     figures: Vec<Figures>,
     cards: Vec<CardNow>,
     /// The slots when the driver was asked.
     slots_before: Slots,
     asked_ms: u64,
-    /// Knows who may come back after a restart.
+    /// Knows the processes that may come back after a restart.
     returning: Returning,
 }
 
@@ -69,12 +69,12 @@ impl DriverReadings {
         }
     }
 
-    /// What contexts and allocations take on a card.
+    /// Memory of contexts and allocations on a card.
     pub(super) fn figures(&self, card: usize) -> Figures {
         self.figures[card]
     }
 
-    /// What is in use on a card, by the last reading.
+    /// Memory in use on a card, by the last reading.
     pub(super) fn used(&self, card: usize) -> Bytes {
         self.cards[card].used
     }
@@ -84,14 +84,14 @@ impl DriverReadings {
         self.sampler.waits()
     }
 
-    /// Asks the driver. `slots` is what the slots say now.
+    /// Asks the driver. `slots` are the slots' records now.
     fn ask(&mut self, now: u64, slots: Slots) {
         self.slots_before = slots;
         self.asked_ms = now;
         self.sampler.ask();
     }
 
-    /// For how long the driver has owed an answer, where somebody should know; told once in
+    /// Time for which the driver has owed an answer, if it deserves a warning; told once per
     /// [`DRIVER_LATE_MS`].
     fn take_lateness(&mut self, now: u64) -> Option<u64> {
         let late_ms = now.saturating_sub(self.asked_ms);
@@ -128,7 +128,7 @@ impl DriverReadings {
             .collect()
     }
 
-    /// What the slots say, with what they said when the driver was asked.
+    /// The slots' records now, with those from when the driver was asked.
     fn slots_meanwhile(&mut self, now: Slots) -> Vec<SlotUse> {
         let before = std::mem::take(&mut self.slots_before);
         let both = now.into_iter().map(|((pid, card), (job, now))| {
@@ -152,13 +152,13 @@ impl AsFd for DriverReadings {
 }
 
 impl Arbiter {
-    /// Tells the machine what jobs use by their ledgers.
+    /// Tells the machine the use of jobs by their ledgers.
     pub(super) fn take_use(&mut self) {
         let used = self.jobs.ledger_sums();
         self.apply(Event::Used(used));
     }
 
-    /// What jobs use by their ledgers: the sums, and what these are the sums of.
+    /// Use of jobs by their ledgers: the sums, and the slots behind them.
     fn ledgers_now(&self) -> Vec<LedgerUse> {
         let mut slots: BTreeMap<JobId, Vec<SlotIndex>> = BTreeMap::new();
         for pid in self.processes.pids() {
@@ -256,8 +256,8 @@ impl Arbiter {
         self.take_use();
     }
 
-    /// After a restart: who is on a card without a slot, and has a ledger of before open, with
-    /// which it may come back. The others are strangers at once.
+    /// After a restart: the processes on a card without a slot that may come back, because
+    /// they have an earlier ledger open. The others are strangers at once.
     fn may_return(&mut self, cards: &[Option<Reading>]) -> BTreeSet<Pid> {
         let returning = &mut self.readings.returning;
         if self.lifetime.is_settled() {

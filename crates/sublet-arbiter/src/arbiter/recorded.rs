@@ -1,6 +1,6 @@
-//! Jobs of `sublet run` over a restart: each is recorded before it is told what it has, and comes
-//! back with what is recorded, for the process that is recorded as its root. The client says
-//! nothing but the job's number.
+//! Jobs of `sublet run` over a restart. The arbiter records each job before it tells the job its
+//! cards. A job comes back with its record, for the process recorded as its root. The client says
+//! only the job's number.
 
 use sublet_model::MiB;
 use sublet_share::{Event, Holding, JobAsk, JobId, UserId};
@@ -15,14 +15,14 @@ use crate::poller::Key;
 use crate::stamp::ProcessStamp;
 
 impl Arbiter {
-    /// Writes down what a job has now. Containers are their agent's to record.
+    /// Writes down a job's cards and limits. The agent records containers.
     pub(super) fn record_job(&mut self, job: JobId) {
         if let Some(record) = self.record_of(job) {
             self.records.write(&record);
         }
     }
 
-    /// Tries again what could not be written.
+    /// Writes again the records that could not be written.
     pub(super) fn record_those_behind(&mut self) {
         for job in self.records.behind() {
             self.record_job(job);
@@ -82,7 +82,7 @@ impl Arbiter {
         Ok(record.clone())
     }
 
-    /// Reads from a record what the job asked, and has.
+    /// Reads from a record the request of the job, and its holdings.
     fn had(&self, record: &JobRecord) -> Result<(JobAsk, Vec<Holding>), String> {
         let limits = record
             .gpus
@@ -94,8 +94,8 @@ impl Arbiter {
         Ok((ask, parts))
     }
 
-    /// The process at the other end of a command's connection, as a record names it. `None` where
-    /// it is gone, or its connection is a job's already.
+    /// The process at the other end of a command's connection, as a record names it. `None` if it
+    /// is gone, or its connection is a job's already.
     pub(super) fn stamp_of(&mut self, key: Key) -> Option<ProcessStamp> {
         let connection = self.admins.get_mut(key)?;
         let stamp = ProcessStamp::of(connection.pid)?;

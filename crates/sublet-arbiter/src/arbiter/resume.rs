@@ -79,7 +79,7 @@ impl Arbiter {
         }
     }
 
-    /// Is that process in the slot that it names, by what the page and our own list say?
+    /// Checks, by the page and our own list, whether the process is in the slot that it names.
     fn is_in_slot(&self, job: JobId, pid: Pid, held: &SlotClaim) -> bool {
         if let Some(known) = self.machine.process(pid) {
             return known == (job, held.slot.get());
@@ -92,8 +92,8 @@ impl Arbiter {
         })
     }
 
-    /// Looks through a ledger that was taken over: dead processes give back what they had,
-    /// living ones are looked after from now on though they have not come back.
+    /// Looks through a ledger that was taken over: dead processes give back their memory;
+    /// living ones are watched from now on, though they have not come back.
     fn adopt_slots(&mut self, job: JobId, first: Pid) {
         let Some(pages) = self.jobs.pages(job) else {
             return;
@@ -133,8 +133,8 @@ impl Arbiter {
         }
     }
 
-    /// A descriptor of a process that a ledger names, if it lives and is that job's. The
-    /// ledger may say anything: nobody is believed to be a process of another job.
+    /// A descriptor of a process that a ledger names, if it lives and belongs to that job. A
+    /// ledger may say anything, so no process counts as another job's by its word.
     fn watch_adopted(&self, job: JobId, pid: Pid, first: Pid) -> Option<OwnedFd> {
         let pidfd = peer::open(pid).ok()?;
         let is_own = match self.jobs.root(job)? {

@@ -1,10 +1,10 @@
-//! After a restart: which of the processes on the cards have a ledger of before open, with which they
-//! may come back.
+//! After a restart: finds the processes on the cards that have an earlier ledger open, with which
+//! they may come back.
 //!
-//! The kernel says which files a process has by holding each for a moment, and whoever lets one go
-//! last closes it, which can take as long as its process likes (`crate::closers`). So each process is
-//! looked at once, in a thread that nobody waits for. Until it is known, a process may come back;
-//! that time is short.
+//! The kernel lists a process's files by holding each for a moment. The last one to let a file go
+//! closes it, which can take as long as its process likes (`crate::closers`). So a separate thread
+//! looks at each process once, and nothing waits for it. Until it is known, a process may come
+//! back; that time is short.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,11 +14,10 @@ use sublet_share::Pid;
 
 use crate::peer;
 
-/// The most processes that are looked at. Nobody else is called a stranger before the time to come
-/// back is over.
+/// Most processes looked at. Others are called strangers only after the time to come back is over.
 const LOOKS_MAX: usize = 256;
 
-/// The stack of a thread, which reads one folder.
+/// Stack of a thread that reads one folder.
 const STACK_BYTES: usize = 128 * 1024;
 
 /// Whether each process has such a ledger, as far as it is known.

@@ -1,5 +1,5 @@
-//! What the arbiter waits for: descriptors, what each of them is, and which of them has more to
-//! read than one turn may take.
+//! The sources that the arbiter waits for: descriptors, the kind of each, and the descriptors
+//! with more to read than one turn may take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use super::listeners::Door;
 use crate::error::ArbiterError;
 use crate::poller::{Key, Poller};
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
     AdminListener,
@@ -35,7 +35,7 @@ pub(super) enum Source {
 pub(super) struct Sources {
     poller: Poller,
     by_key: BTreeMap<Key, Source>,
-    /// Served again in the next turn, in this order: first those that were passed over.
+    /// To serve again in the next turn, in this order; passed-over ones first.
     passed_over: Vec<Key>,
     unfinished: Vec<Key>,
     /// All of both.
@@ -65,7 +65,7 @@ impl Sources {
         Ok(key)
     }
 
-    /// What has that number; `None` if it went while earlier news of the same turn was read.
+    /// The source of a key; `None` if earlier news of the same turn removed it.
     pub(super) fn get(&self, key: Key) -> Option<Source> {
         self.by_key.get(&key).copied()
     }
@@ -78,7 +78,7 @@ impl Sources {
         }
     }
 
-    /// This thread has closed a descriptor of its own, in which nobody can have put anything.
+    /// Forgets a closed descriptor of this thread; no process can have put anything in it.
     pub(super) fn forget(&mut self, key: Key) {
         self.by_key.remove(&key);
         self.again.remove(&key);
@@ -89,7 +89,7 @@ impl Sources {
         self.poller.set_interest(descriptor, key, read, write);
     }
 
-    /// Serves that one again in the next turn, whether or not there is news of it.
+    /// Serves it again in the next turn, with or without news of it.
     pub(super) fn serve_again(&mut self, key: Key) {
         if self.again.insert(key) {
             self.unfinished.push(key);
@@ -103,12 +103,12 @@ impl Sources {
         }
     }
 
-    /// True if somebody is to be served again at once.
+    /// Returns true if a descriptor is to be served again at once.
     pub(super) fn has_unfinished(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Those that are to be served again at once.
+    /// The descriptors to serve again at once.
     pub(super) fn take_unfinished(&mut self) -> Vec<Key> {
         self.again.clear();
         let mut all = std::mem::take(&mut self.passed_over);
@@ -116,7 +116,7 @@ impl Sources {
         all
     }
 
-    /// Those with news, at the latest after `limit`.
+    /// Waits for news, at most for `limit`.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<Vec<Key>, ArbiterError> {
         self.poller.wait(limit)
     }

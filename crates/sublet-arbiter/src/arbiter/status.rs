@@ -14,11 +14,11 @@ use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantR
 use crate::job_pages::JobPages;
 use crate::peer;
 
-/// What to know of a job whose programs have lost their MPS.
+/// Note on a job whose programs have lost their MPS.
 const LOST: &str = "the MPS daemon that its programs began under is gone: they can do no more CUDA \
                     work; start the job again";
 
-/// What to know of a job that MPS does not hold.
+/// Note on a job that MPS does not hold.
 const WITHOUT: &str = "a program that began while MPS was gone runs without it: no limit of compute \
                        time holds it";
 
@@ -37,28 +37,28 @@ fn seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }
 
-/// The largest of what was measured on a job's cards.
+/// The largest value measured on a job's cards.
 fn most(rows: &[TenantGpuRow], of: impl Fn(&TenantGpuRow) -> Option<f64>) -> Option<f64> {
     rows.iter().filter_map(of).reduce(f64::max)
 }
 
-/// What there is to see of a job's pinned memory.
+/// A job's pinned memory, for people.
 struct Pinned {
     limit_mib: Option<u64>,
-    /// Nothing where nobody counts it.
+    /// Nothing if it is not counted.
     used_mib: Option<u64>,
     last_refusal: Option<RefusalRow>,
 }
 
 impl Pinned {
-    /// How much more than its limit is in use, if that is so.
+    /// Use above its limit, if there is any.
     fn over_mib(&self) -> Option<u64> {
         let over = self.used_mib?.checked_sub(self.limit_mib?)?;
         (over > 0).then_some(over)
     }
 }
 
-/// A refusal of which a page says the bytes and the time.
+/// Makes a refusal's row from its bytes and time in a page.
 fn refusal_row((bytes, at_ms): (u64, u64)) -> RefusalRow {
     RefusalRow {
         bytes,
@@ -224,7 +224,7 @@ impl Arbiter {
         why
     }
 
-    /// Where a job's figures contradict each other.
+    /// The card on which a job's figures contradict each other, as a text.
     fn mismatch_on(&self, job: &JobView<'_>) -> Option<String> {
         job.parts.iter().find_map(|part| {
             let mismatch = self.machine.mismatch(job.id, part.card)?;
@@ -241,7 +241,7 @@ impl Arbiter {
         })
     }
 
-    /// What people should know of a job that has its cards and is within its limits.
+    /// Note for people on a job that has its cards and is within its limits.
     fn note_on(&self, job: &JobView<'_>) -> Option<String> {
         if let Some(mismatch) = self.mismatch_on(job) {
             return Some(mismatch);
@@ -309,7 +309,7 @@ impl Arbiter {
         }
     }
 
-    /// What a job's processes have reserved for their contexts.
+    /// Memory that a job's processes have reserved for their contexts.
     fn contexts_of(&self, job: JobId, card: usize) -> Bytes {
         let Some(pages) = self.jobs.pages(job) else {
             return Bytes::new(0);

@@ -1,11 +1,11 @@
-//! Turns on the cards: what processes say in their slots goes to `sublet-share`, and what it
-//! decides goes to the gates of the control pages.
+//! Turns on the cards: passes the processes' reports in their slots to `sublet-share`, and its
+//! decisions to the gates of the control pages.
 //!
-//! A knock, the end of a process and the alarm lead to a *round*: the slots of jobs that may have
-//! news are read, the turns are decided once, gates are set. Rounds are apart from each other, so
-//! that whatever tenants do, turns take no more than a part of the arbiter's time
-//! ([`Pace`]). Between two rounds nothing wakes the arbiter. Jobs that are alone on their cards are
-//! not looked at, and without others there is no alarm.
+//! A knock, the end of a process and the alarm lead to a *round*: the arbiter reads the slots of
+//! jobs that may have news, decides the turns once and sets gates. Rounds keep a distance, so turns
+//! take no more than a part of the arbiter's time, whatever tenants do ([`Pace`]). Between two
+//! rounds nothing wakes the arbiter. A job alone on its cards is not looked at, and without other
+//! jobs there is no alarm.
 
 mod alarm;
 mod watched;
@@ -31,16 +31,16 @@ use super::options::ExclusiveSlices;
 use crate::error::ArbiterError;
 use crate::job_pages::GateTerms;
 
-/// While somebody waits, all slots are read so often though nobody knocks: a knock can be lost
-/// where a socket is full.
+/// Interval of reading all slots while a job waits, even without a knock: a knock can be lost
+/// if a socket is full.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// How often a round may need another one at once: a job without a process that follows turns
-/// has answered when its gate is closed.
+/// Most repeats of a round at once: a job without a process that follows turns has answered
+/// when its gate is closed.
 const STEPS_MAX: usize = 4;
 
-/// Turns' own numbers begin at 1 in each life of the arbiter, and the pages outlive it: with this
-/// added, an answer of before is not taken for one of now. (2³² divided by the golden ratio; far
+/// Turns' own numbers begin at 1 in each life of the arbiter, and the pages outlive it. This
+/// addend keeps an old answer from passing for a new one. (2³² divided by the golden ratio; far
 /// apart for any two epochs that are near.)
 const EPOCHS_APART: u64 = 0x9E37_79B1;
 
@@ -53,7 +53,7 @@ struct Pace {
 impl Pace {
     /// Rounds are so far apart at least.
     const SHORTEST: Duration = Duration::from_micros(500);
-    /// And at most, however long one took: a slice must end.
+    /// Longest distance, however long a round took: a slice must end.
     const LONGEST: Duration = Duration::from_millis(5);
     /// A round may take one part in so many of the time.
     const PARTS: u32 = 64;
@@ -70,15 +70,15 @@ impl Pace {
 pub(super) struct CardTurns {
     turns: Turns,
     watched: BTreeMap<JobId, Watched>,
-    /// What each job has, and the shares of that for which it has turns.
+    /// Each job's holdings, and the shares for which it has turns.
     placed: BTreeMap<JobId, (Class, Vec<Holding>)>,
     shared: BTreeMap<JobId, (Class, Vec<TimeShare>)>,
-    /// MPS serves jobs side by side, and turns are only where it keeps no promise.
+    /// MPS serves jobs side by side, and only promises that it does not keep need turns.
     is_beside_mps: bool,
     number_of_first: u32,
     /// Something has happened that a round is due for.
     is_due: bool,
-    /// What has happened to jobs since the last round.
+    /// Events of jobs since the last round.
     events: Vec<TurnEvent>,
     pace: Pace,
     /// When the slots of all watched jobs are to be read next.
@@ -127,7 +127,7 @@ impl CardTurns {
         }
     }
 
-    /// Tells the turns whose shares are others now.
+    /// Tells the turns the jobs with changed shares.
     fn share_out(&mut self) {
         let all = match self.is_beside_mps {
             true => shares_beside_mps(&self.placed),
@@ -189,12 +189,13 @@ impl CardTurns {
         self.is_due = true;
     }
 
-    /// Brings accounts up to now, before somebody looks at them.
+    /// Brings accounts up to now, before a reader looks at them.
     pub(super) fn settle(&mut self) {
         self.turns.settle(monotonic());
     }
 
-    /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on.
+    /// Opportunistic jobs get more or less, by the progress of the guaranteed ones beside
+    /// them.
     fn coordinate(&mut self, jobs: &mut Jobs) {
         let watched = self
             .watched
@@ -220,14 +221,14 @@ impl CardTurns {
         self.is_due
     }
 
-    /// How a job stands on a card.
+    /// A job's state on a card.
     pub(super) fn view(&self, job: JobId, card: usize) -> Option<TurnView> {
         let views = self.turns.view(job).into_iter();
         let mut on_card = views.filter(|view| view.share.card == card);
         on_card.next()
     }
 
-    /// How long a job takes for a mini-batch, where that is known.
+    /// A job's time for a mini-batch, if it is known.
     pub(super) fn batch_time(&self, job: JobId) -> Option<Duration> {
         self.watched.get(&job)?.batch_time()
     }
@@ -257,8 +258,8 @@ impl CardTurns {
         self.is_due = true;
     }
 
-    /// Has a round, if one is due and may be had now. Else returns how long that one has to wait:
-    /// nobody need be woken meanwhile.
+    /// Runs a round if one is due and may run now. Otherwise returns the time until it may:
+    /// nothing needs to wake the arbiter meanwhile.
     pub(super) fn advance(&mut self, jobs: &mut Jobs) -> Duration {
         if !self.is_due {
             return Duration::ZERO;
@@ -301,8 +302,8 @@ impl CardTurns {
         self.is_due = true;
     }
 
-    /// Reads what the processes of watched jobs say: of those that may have news, and of all when
-    /// that is due.
+    /// Reads the reports of the processes of watched jobs: of those that may have news, and of
+    /// all when that is due.
     fn look(&mut self, now: Duration, jobs: &mut Jobs) {
         let at_all = now >= self.look_at;
         if at_all {
@@ -347,9 +348,9 @@ impl AsFd for CardTurns {
 }
 
 impl Arbiter {
-    /// Has a round of turns, if one is due.
+    /// Runs a round of turns, if one is due.
     ///
-    /// Where many jobs contend, each wake-up costs more than what it is for. So what comes
+    /// If many jobs contend, each wake-up costs more than its purpose is worth. So news
     /// between two rounds waits in its sockets, for 5 ms at most.
     pub(super) fn take_turns(&mut self) {
         let too_early = self.turns.advance(&mut self.jobs);
@@ -374,7 +375,7 @@ impl Arbiter {
         self.turns.place(job, class, parts);
     }
 
-    /// Looks how guaranteed jobs get on beside opportunistic ones.
+    /// Checks the progress of guaranteed jobs beside opportunistic ones.
     pub(super) fn coordinate_turns(&mut self) {
         self.turns.coordinate(&mut self.jobs);
     }

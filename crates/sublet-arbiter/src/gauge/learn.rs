@@ -1,11 +1,11 @@
-//! How a driver packs memory, found out by allocating and looking at its figures.
+//! Finds out the driver's packing of memory by allocating and reading its figures.
 //!
-//! The driver says only how much a process has of a card. So each question is put as an
-//! allocation: what grows by it, and what is left after it was freed.
+//! The driver says only the total use of a process on a card. So each question is put as an
+//! allocation: the growth that it causes, and the rest after it was freed.
 
 use sublet_abi::Packing;
 
-/// A card with one process on it, which does nothing else meanwhile. `None` where the driver
+/// A card with one process on it, which does nothing else meanwhile. `None` if the driver
 /// refuses.
 pub(crate) trait Card {
     /// Linear memory; its address.
@@ -14,10 +14,10 @@ pub(crate) trait Card {
     /// Gives that back.
     fn free(&mut self, address: u64) -> Option<()>;
 
-    /// What the process has of the card in bytes, by the driver's count.
+    /// The process's use of the card in bytes, by the driver's count.
     fn used(&mut self) -> Option<u64>;
 
-    /// What a pool takes of the card for its first byte, in bytes.
+    /// Memory that a pool takes on the card for its first byte, in bytes.
     fn pool(&mut self) -> Option<u64>;
 }
 
@@ -34,7 +34,7 @@ const TINIES_MAX: u64 = (256 << 20) / TINY;
 /// So many pieces are filled to see how many of them stay.
 const FILLED: u64 = 4;
 
-/// How the driver packs memory there; `None` if it refuses to be looked at.
+/// Packing of memory by the driver there; `None` if it refuses the measurement.
 pub(crate) fn learn(card: &mut impl Card) -> Option<Packing> {
     let block = block(card)?;
     let usual = Packing {
@@ -62,13 +62,13 @@ pub(crate) fn learn(card: &mut impl Card) -> Option<Packing> {
     Some(packing).filter(Packing::is_sound)
 }
 
-/// What an allocation of a little more than a round number takes.
+/// The block size, by an allocation of a little more than a round number.
 fn block(card: &mut impl Card) -> Option<u64> {
     let block = grown(card, LARGE + 1)?.checked_sub(LARGE)?;
     block.is_power_of_two().then_some(block)
 }
 
-/// What an allocation takes while it is there.
+/// Memory taken by an allocation while it exists.
 fn grown(card: &mut impl Card, bytes: u64) -> Option<u64> {
     let before = card.used()?;
     let address = card.allocate(bytes)?;
@@ -77,7 +77,7 @@ fn grown(card: &mut impl Card, bytes: u64) -> Option<u64> {
     Some(after.saturating_sub(before))
 }
 
-/// How large a piece is, and how many empty ones stay. Nothing if not even tiny allocations
+/// Size of a piece, and number of empty ones that stay. Nothing if not even tiny allocations
 /// share one.
 fn pieces(card: &mut impl Card, block: u64) -> Option<Option<(u64, u32)>> {
     let mut live = Vec::new();
@@ -101,7 +101,7 @@ fn pieces(card: &mut impl Card, block: u64) -> Option<Option<(u64, u32)>> {
     Some(Some((piece, kept)))
 }
 
-/// Fills pieces. The size of one, what was used before the first, and what all took.
+/// Fills pieces. Returns the size of one, the use before the first, and the use of all.
 fn fill(card: &mut impl Card, live: &mut Vec<u64>) -> Option<Option<(u64, u64, u64)>> {
     let mut before = card.used()?;
     let mut piece = 0;
@@ -175,7 +175,7 @@ mod tests {
         used: u64,
         next: u64,
         large: BTreeMap<u64, u64>,
-        /// Pieces by their begin: what is free of them at their end, and how much is in use.
+        /// Pieces by their begin: free bytes at their end, and bytes in use.
         pieces: Vec<(u64, u64, u64)>,
         n_asked: usize,
     }

@@ -1,5 +1,5 @@
-//! The process that has nothing on a card but what is to be measured: a context, and what its
-//! allocations take. It talks to the driver itself, and says in one line what it found.
+//! The measuring process: has nothing on a card but a context and its allocations. It talks to
+//! the driver itself, and prints its findings in one line.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;

@@ -1,4 +1,4 @@
-//! Root's arbiters and other users', in every order; and files that are not what they should be.
+//! Root's arbiters and other users', in every order; and files with wrong owners or contents.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::*;
 /// A user without rights.
 const NOBODY: u32 = 65_534;
 
-/// A folder as root would have it, or nothing where these tests are another user's.
+/// A folder as root would have it, or nothing if these tests are another user's.
 fn place(test: &str) -> Option<(tempfile::TempDir, HostPlace)> {
     if !is_root() {
         println!("skipped: it takes root");

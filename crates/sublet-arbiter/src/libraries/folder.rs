@@ -1,7 +1,7 @@
-//! One folder of libraries: where it may be, how it comes to be there complete or not at all,
-//! and how it is repaired where a machine that lost power, or a cleaner of old files, has left
-//! less than was written. Whoever names it to others holds a lock on it meanwhile; removing is
-//! the business of `unused`, which takes the same lock.
+//! One folder of libraries: checks its place, publishes it complete or not at all, and repairs
+//! it if a machine that lost power, or a cleaner of old files, has removed some of it. A
+//! process that names it to others holds a lock on it meanwhile; removing is the business of
+//! `unused`, which takes the same lock.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -56,10 +56,10 @@ pub(super) fn is_still(path: &Path, open: &File) -> bool {
     now.is_some() && now == open.metadata().map(identity).ok()
 }
 
-/// The folder of that name with exactly these contents, made or repaired if need be.
+/// Returns the folder of that name with exactly these contents, made or repaired if need be.
 ///
 /// # Errors
-/// Why it cannot be in `target`, in words for people.
+/// Reason why it cannot be in `target`, in words for people.
 pub(super) fn publish(
     target: &Path,
     name: &str,
@@ -87,7 +87,8 @@ pub(super) fn publish(
 /// Makes a folder that only this user can change, or finds that it is one.
 ///
 /// # Errors
-/// It cannot be made, or is somebody else's, who could put another library in place of ours.
+/// It cannot be made, or belongs to another user, who could put another library in place of
+/// ours.
 pub(super) fn own(folder: &Path) -> Result<(), String> {
     let made = fs::DirBuilder::new()
         .recursive(true)
@@ -135,8 +136,8 @@ fn write(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
     }
 }
 
-/// Puts every file that is not as it was written in its place again. What a process has mapped
-/// stays what it was: the new file is another one, of the same name.
+/// Puts every file back that differs from the written one. A file that a process has mapped
+/// keeps its contents: the new file is another one, of the same name.
 fn repair(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
     for (name, bytes) in contents {
         let file = folder.join(name);

@@ -59,7 +59,7 @@ fn libraries_get_the_names_that_programs_load() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Whatever lies beside it: that may be left of another version.
+/// Libraries beside it do not count: another version may have left them.
 #[test]
 fn an_executable_that_carries_its_libraries_uses_those() {
     let base = tempfile::tempdir().unwrap();
@@ -117,8 +117,8 @@ fn a_folder_that_cannot_be_used_is_passed_over() {
     assert_eq!(error, expected);
 }
 
-/// What is there and complete serves, even where nothing can be written any more; nobody may
-/// write into the kernel's own folder, not even root.
+/// A complete folder serves, even if it cannot be written any more; no user may write into the
+/// kernel's own folder, not even root.
 #[test]
 fn a_folder_that_cannot_be_written_is_told_with_the_reason() {
     let store = Store::new(

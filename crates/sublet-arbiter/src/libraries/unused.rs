@@ -1,22 +1,23 @@
-//! When a folder of libraries may go. Every version of Sublet leaves one. A program whose
-//! environment names a library that is gone starts all the same, without it, and so without a
-//! limit: when in doubt, a folder stays. It goes when all of this holds.
+//! Decides when a folder of libraries may go. Every version of Sublet leaves one. A program
+//! whose environment names a missing library starts all the same, without it, and so without a
+//! limit: when in doubt, a folder stays. It goes when all of these conditions hold.
 //!
-//! 1. Nobody has named it for a day. Naming makes it young again (`folder::HeldFolder`). So does
-//!    finding it in use, so that processes are looked at once a day at most.
+//! 1. No process has named it for a day. Naming makes it young again (`folder::HeldFolder`). So
+//!    does finding it in use, so processes are looked at once a day at most.
 //! 2. No process of ours holds it: `sublet run`, an arbiter and an agent hold a lock on the
 //!    folders that they have named for as long as they live. A job may wait in line for days
 //!    before anything is loaded.
 //! 3. The caller knows of no use. The agent names the folders of every container of its node
-//!    that kubelet may start again: kubelet mounts what it was told when the container was new.
-//! 4. No process has one of the files mapped or the folder in its environment, which it would
-//!    pass on to the programs that it starts. That covers what `sublet run` has started and
-//!    left behind. In a container the path is another one, so mapped files are told by the
-//!    number of their inode; two of different file systems that are equal keep a folder longer.
-//! 5. All processes could be looked at: in a PID name space of our own we see too few. A
-//!    process of our user that cannot be looked at counts as one that needs everything, unless
-//!    its name is one of ours (rule 2 is about those), or it is the machine's first process,
-//!    which nobody has started.
+//!    that kubelet may start again: kubelet mounts the folders that it was told when the
+//!    container was new.
+//! 4. No process has one of the files mapped, or the folder in its environment, which it would
+//!    pass on to the programs that it starts. That covers programs that `sublet run` has started
+//!    and left behind. In a container the path is another one, so mapped files are recognised by
+//!    their inode number; two of different file systems that are equal keep a folder longer.
+//! 5. All processes could be looked at: in a PID name space of our own we see too few. A process
+//!    of our user that cannot be looked at counts as one that needs everything, unless its name
+//!    is one of ours (rule 2 covers those), or it is the machine's first process, which no
+//!    program has started.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -29,15 +30,15 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::folder::{draft_of, is_still, own};
 
-/// For how long nobody must have named a folder. Much longer than from the naming of a library to
-/// its loading, and much shorter than from one version to the next.
+/// Shortest time since the last naming of a folder. Much longer than from the naming of a library
+/// to its loading, and much shorter than from one version to the next.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The PID name space of the machine itself, in the kernel's fixed numbers of name spaces
 /// (`PROC_PID_INIT_INO`).
 const MACHINES_OWN: &str = "pid:[4026531836]";
 
-/// Removes what nobody needs from a folder of such folders, and returns it.
+/// Removes the unused folders from a folder of such folders, and returns them.
 pub(super) fn remove(target: &Path, needed: &[PathBuf]) -> Vec<PathBuf> {
     if !target.is_dir() || own(target).is_err() {
         return Vec::new();
@@ -68,7 +69,7 @@ pub(super) fn remove(target: &Path, needed: &[PathBuf]) -> Vec<PathBuf> {
     removed
 }
 
-/// A folder that nobody has named for long, and that nobody can name while this lives.
+/// A folder not named for long, which no process can name while this lives.
 struct Old {
     folder: PathBuf,
     lock: File,
@@ -109,7 +110,7 @@ impl Old {
         names(environment) || names(maps) || lines.any(has_mapped)
     }
 
-    /// Takes its name away first, so that nobody finds half of it.
+    /// Takes its name away first, so that no process finds half of it.
     fn remove(&self) -> io::Result<()> {
         let draft = draft_of(&self.folder);
         fs::rename(&self.folder, &draft)?;
@@ -161,8 +162,8 @@ fn is_denied(read: &io::Result<Vec<u8>>) -> bool {
     matches!(read, Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// True unless it is another user's process, who cannot load from our folders, or one of our own
-/// programs.
+/// Returns true unless the process is another user's, which cannot load from our folders, or one
+/// of our own programs.
 fn may_be_a_job_s(process: &Path) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
@@ -230,8 +231,8 @@ mod tests {
         }
     }
 
-    /// What is removed. A test beside this one may be starting a program, which has our locks
-    /// until it runs: so more than one look may be needed.
+    /// Returns the removed folders. A test beside this one may be starting a program, which
+    /// has our locks until it runs: so more than one look may be needed.
     fn removed(target: &Path, needed: &[PathBuf]) -> Vec<PathBuf> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

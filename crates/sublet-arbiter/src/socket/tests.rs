@@ -1,4 +1,4 @@
-//! What a kernel does that cannot refuse descriptors: here nothing asks it to.
+//! Sockets on a kernel that cannot refuse descriptors: here no test asks it to.
 
 use std::os::fd::FromRawFd;
 

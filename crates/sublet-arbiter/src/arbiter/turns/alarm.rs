@@ -11,7 +11,7 @@ use rustix::time::{
 
 use crate::error::{ArbiterError, at};
 
-/// The clock, and what it is set to.
+/// The clock, and the time it is set to.
 #[derive(Debug)]
 pub(super) struct Alarm {
     timer: OwnedFd,
@@ -28,7 +28,7 @@ impl Alarm {
         })
     }
 
-    /// Wakes the arbiter then, and at no other time; never where nothing is due.
+    /// Wakes the arbiter at `due` and at no other time; never if nothing is due.
     pub(super) fn set(&mut self, due: Option<Duration>) {
         if self.set_to == due {
             return;

@@ -1,5 +1,5 @@
-//! One job whose gate is watched: what its processes say on the ledger page, put together to what
-//! the turns want to hear of the job.
+//! One job with a watched gate: combines the reports of its processes on the ledger page into the
+//! events that the turns need.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 /// The time for mini-batches is measured over so long at least.
 const MEASURE_FOR: Duration = Duration::from_secs(1);
 
-/// What all processes of a job that follow their turns say together.
+/// The combined report of all processes of a job that follow their turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Said {
     pub(super) is_at_work: bool,
     pub(super) is_at_gate: bool,
     /// One of them has not answered the last closing.
     pub(super) is_unanswered: bool,
-    /// One process does not follow: it never says what it does.
+    /// One process does not follow turns: it never reports.
     pub(super) has_old: bool,
     /// One process has not said yet whether it follows.
     pub(super) has_new: bool,
@@ -39,7 +39,7 @@ struct Member {
     n_units: u64,
 }
 
-/// How long a job takes for a mini-batch.
+/// A job's time for a mini-batch.
 #[derive(Debug, Default)]
 struct BatchTime {
     /// When the measuring began, and the units that the job had done by then.
@@ -67,18 +67,18 @@ impl BatchTime {
     }
 }
 
-/// A job, its gate, and what it was taken to say last.
+/// A job, its gate, and its last state as far as the turns know.
 #[derive(Debug)]
 pub(super) struct Watched {
     gate: LaunchGate,
     /// The number of its last closing, as the pages have it.
     number: u32,
     members: Vec<Member>,
-    /// One of them is of a library of before. Nobody can give it turns: it is taken to rest and to
-    /// have answered, and its gate stays open, because nobody would know when to open it again.
+    /// One of them has an older library. It can have no turns: it counts as resting and as having
+    /// answered. Its gate stays open, because no one would know when to open it again.
     has_old: bool,
     has_new: bool,
-    /// What the turns were told since its gate was opened or closed: does it want its cards?
+    /// Whether it wants its cards, as the turns were told since its gate opened or closed.
     told: Option<bool>,
     /// The turns were told that its last closing was answered.
     has_drained: bool,
@@ -121,7 +121,7 @@ impl Watched {
         });
     }
 
-    /// A process is gone: what it said last does not count.
+    /// Removes a process that is gone: its last report does not count.
     pub(super) fn remove(&mut self, pid: Pid) {
         self.members.retain(|member| member.pid != pid);
         self.has_news = true;
@@ -170,13 +170,13 @@ impl Watched {
         GateWord::new(state, self.number)
     }
 
-    /// True if nobody need look at it.
+    /// Returns true if it needs no watching.
     pub(super) fn is_free(&self) -> bool {
         self.gate == LaunchGate::Free
     }
 
-    /// True if its gate is closed, and it has not answered, or wants to go on, or nobody knows yet
-    /// whether it ever will say so.
+    /// Returns true if its gate is closed, and it has not answered, or wants to go on, or it is
+    /// not known yet whether it ever will say so.
     pub(super) fn is_pending(&self) -> bool {
         let is_awaited = !self.has_drained || self.told == Some(true) || self.has_new;
         matches!(self.gate, LaunchGate::Closed(_)) && is_awaited
@@ -192,7 +192,7 @@ impl Watched {
         self.may_rest.then(|| self.opened_at + WAKES_WITHIN)
     }
 
-    /// What its processes say. Each of them may knock again.
+    /// Reads the reports of its processes. Each of them may knock again.
     pub(super) fn read(&self, now: Duration, ledger: &AnyLedger<'_>) -> Said {
         let mut all = Said::default();
         for member in &self.members {
@@ -212,14 +212,14 @@ impl Watched {
         all
     }
 
-    /// How long it takes for a mini-batch, by the last second or the last one; nothing where that
-    /// is not known.
+    /// Time for a mini-batch, by the last second or the last mini-batch; nothing if it is not
+    /// known.
     pub(super) fn batch_time(&self) -> Option<Duration> {
         self.batch_time.time
     }
 
-    /// What the job has done, also in processes that are gone. Of its processes each does its part
-    /// of a mini-batch.
+    /// Work done by the job, also in processes that are gone. Each process does its part of a
+    /// mini-batch.
     pub(super) fn count_work(&mut self, now: Duration, ledger: &AnyLedger<'_>) -> WorkDone {
         let mut units_a_batch: Option<u32> = None;
         for member in &mut self.members {
@@ -239,7 +239,7 @@ impl Watched {
         }
     }
 
-    /// Adds what of this is news to the turns. True if its page needs another word.
+    /// Adds the news to the turns. Returns true if its page needs another word.
     pub(super) fn hear(
         &mut self,
         now: Duration,
