@@ -127,7 +127,7 @@ pub enum LibrarySource {
 }
 
 impl LibrarySource {
-    /// An executable's own libraries: those inside it, else the ones beside it. The inner
+    /// An executable's own libraries: those inside it, else the ones beside it. The inner ones
     /// come first, because they are of the same build; any other release may have left the
     /// files beside a released executable.
     #[must_use]

@@ -29,7 +29,7 @@ mod turns;
 const SOCKET: &str = "SUBLET_TEST_CHILD";
 pub(crate) const MARK: &str = "child: ";
 
-/// Where a child of the test of that name finds the socket that it is to connect to.
+/// Socket to which a child of the named test is to connect.
 pub(crate) fn socket_of(test: &str) -> Option<std::ffi::OsString> {
     let socket = std::env::var_os(SOCKET);
     socket.filter(|_| std::env::args().any(|argument| argument == test))
@@ -66,7 +66,7 @@ impl Process {
         Process::of(command(socket, test))
     }
 
-    /// A child that is nobody's: its parent has ended.
+    /// Starts a child outside any job: its parent has ended.
     pub(crate) fn start_orphan(socket: &Path) -> Process {
         let own = command(socket, TEST);
         let mut shell = Command::new("sh");
@@ -114,7 +114,7 @@ impl Process {
         self.lines.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Does one thing and says what came of it.
+    /// Does one thing and returns its result.
     pub(crate) fn tell(&mut self, what: &str) -> String {
         self.say(what);
         self.line()
@@ -153,7 +153,7 @@ fn a_child_does_what_it_is_told() {
     }
 }
 
-/// What the child has.
+/// The child's possessions.
 #[derive(Default)]
 struct Guest {
     socket: Option<OwnedFd>,
@@ -406,7 +406,7 @@ impl Guest {
         say(&format!("lost {:?}", n.map(|(_, n)| n).unwrap_or(0)));
     }
 
-    /// Everything that could change the control page, and what the kernel says to it.
+    /// Tries every way to change the control page, and says the kernel's answer.
     fn write_control(&self) {
         let (control, _) = self.pages.as_ref().unwrap();
         let both = ProtFlags::READ | ProtFlags::WRITE;

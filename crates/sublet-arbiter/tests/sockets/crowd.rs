@@ -1,6 +1,5 @@
-//! A crowd on `admin.sock`: whoever holds connections and has nothing to say makes room for
-//! whoever has, and no job is dropped for anybody. And a flood: whoever connects without end keeps
-//! nobody else from it.
+//! A crowd on `admin.sock`: idle connections make room for active ones, and no job is dropped for
+//! another client. And a flood: a user who connects without end keeps no other user out.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -21,7 +20,7 @@ use crate::world::{PATIENCE, World, reason, submit, until};
 /// More than an arbiter ever lets be connected.
 const CROWD: usize = 2_500;
 
-/// How long a command may take beside them. It takes milliseconds; a test machine is busy.
+/// Longest time of a command beside them. It takes milliseconds; a test machine is busy.
 const SOON: Duration = Duration::from_secs(5);
 
 /// The test's own ends of the connections want descriptors too.
@@ -113,7 +112,7 @@ fn who_says_nothing_for_long_is_dropped() {
     drop((silent, half));
 }
 
-/// What the next command hears when as many jobs are connected as there are descriptors for.
+/// Returns the answer to the next command when jobs have taken all descriptors.
 fn after_the_last_job(descriptors: u32) -> String {
     let base = tempfile::tempdir().unwrap();
     let arbiter = Killable::start_with(base.path(), descriptors);
@@ -175,7 +174,7 @@ const FLOOD: &str = "SUBLET_TEST_FLOOD";
 /// The number of processes that flood.
 const FLOODERS: usize = 4;
 
-/// Connects as another user again and again, as fast as it can, until whoever started it is gone.
+/// Connects as another user again and again, as fast as it can, until its starter is gone.
 #[test]
 fn a_flooder() {
     let Some(socket) = std::env::var_os(FLOOD) else {

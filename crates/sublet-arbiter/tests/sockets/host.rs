@@ -12,7 +12,7 @@ use crate::world::{World, reason, until};
 /// A user without rights.
 const NOBODY: u32 = 65_534;
 
-/// The name, taken by somebody who is not root.
+/// The name, taken by a user other than root.
 fn squat(name: &str) -> OwnedFd {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     let user = Uid::from_raw(NOBODY);
@@ -27,7 +27,7 @@ fn squat(name: &str) -> OwnedFd {
     thread.join().unwrap()
 }
 
-/// A place as root would have it, or nothing where these tests are another user's.
+/// A place as root would have it, or nothing if these tests are another user's.
 fn place(test: &str) -> Option<(tempfile::TempDir, HostPlace)> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: it takes root");

@@ -1,4 +1,4 @@
-//! Whoever sends nonsense, too much, or nothing, loses his own connection and nobody else's.
+//! A client that sends nonsense, too much, or nothing loses its own connection and no other.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ fn connect(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Sends each message and takes what comes until the arbiter closes.
+/// Sends each message and takes the answers until the arbiter closes.
 fn say(path: &Path, messages: &[Vec<u8>]) {
     let socket = connect(path);
     for message in messages {

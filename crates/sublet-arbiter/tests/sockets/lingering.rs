@@ -1,8 +1,9 @@
-//! Files that take long to close: whoever sends one to the arbiter, in whatever way, makes
-//! nobody wait.
+//! Files that take long to close: a client that sends one to the arbiter, in any way, delays no
+//! other.
 //!
-//! The file here is a TCP connection with a full send queue, whose other end does not read, and
-//! which is to be kept until all is sent: `close` waits for that, whoever calls it last.
+//! The file here is a TCP connection with a full send queue. Its other end does not read, and
+//! it is to be kept until all is sent: `close` waits for that in the process that calls it
+//! last.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -23,14 +24,14 @@ use crate::child::Process;
 use crate::containers::{card, container};
 use crate::world::{World, until};
 
-/// How long `close` of such a file would take: longer than a test takes.
+/// Time that `close` of such a file would take: longer than a test takes.
 const LINGER: Duration = Duration::from_secs(20);
 
-/// The longest that the arbiter may give no answer meanwhile: half of what one such file would take,
-/// and far more than it waits for a processor of a machine with much to do.
+/// The longest that the arbiter may give no answer meanwhile: half of what one such file would
+/// take, and far more than it waits for a processor of a machine with much to do.
 const STANDSTILL_MAX: Duration = Duration::from_secs(10);
 
-/// How many descriptors one message can carry: `SCM_MAX_FD` of the kernel.
+/// Most descriptors in one message: `SCM_MAX_FD` of the kernel.
 const MESSAGE_DESCRIPTORS_MAX: usize = 253;
 
 /// A file that takes [`LINGER`] to close.
@@ -54,7 +55,7 @@ impl Lingering {
         }
     }
 
-    /// Gives the file away; what is left keeps it lingering.
+    /// Gives the file away; the returned end keeps it lingering.
     fn send(self, socket: &OwnedFd, bytes: &[u8], flags: SendFlags) -> (TcpStream, bool) {
         let is_sent = send(socket, bytes, &[self.file.as_fd()], flags);
         if !is_sent {
@@ -147,7 +148,7 @@ fn longest_silence(world: &World) -> Duration {
     }
 }
 
-/// The arbiter goes on, and serves whoever else there is.
+/// Checks that the arbiter goes on and serves other clients.
 fn assert_goes_on(world: &World, what: &str) {
     let longest = longest_silence(world);
     assert!(longest < STANDSTILL_MAX, "{what}: {longest:?}");
@@ -276,9 +277,9 @@ fn is_waited_for(file: &OwnedFd) -> bool {
     said.any(|text| text.is_ok_and(|text| text.contains(&inode)))
 }
 
-/// While the kernel looks for news of a connection, it holds it for the thread that waits; whoever
-/// holds a file last closes it. So the arbiter's thread waits for none that others close. Here a
-/// second descriptor keeps it, as one does in any process that is started meanwhile.
+/// While the kernel looks for news of a connection, it holds the connection for the waiting
+/// thread; the last holder of a file closes it. So the arbiter's thread waits for none that others
+/// close. Here a second descriptor keeps it, as one does in any process that is started meanwhile.
 #[test]
 fn a_connection_that_is_closed_elsewhere_is_waited_for_no_more() {
     if is_run_alone("a_connection_that_is_closed_elsewhere_is_waited_for_no_more") {

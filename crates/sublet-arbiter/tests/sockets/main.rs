@@ -1,8 +1,8 @@
 //! The arbiter over real sockets, with real processes and made-up cards.
 //!
-//! A process of a job is this test's own executable, started again (`child`): it connects,
-//! maps the pages and does what it is told line by line, so that a test can kill it, let it
-//! call exec, or let it write where it must not.
+//! A process of a job is this test's own executable, started again (`child`). It connects,
+//! maps the pages and carries out orders line by line. So a test can kill it, let it call
+//! exec, or let it write to forbidden places.
 #![expect(
     unsafe_code,
     reason = "a child maps the pages that it is handed, as the interposer does"

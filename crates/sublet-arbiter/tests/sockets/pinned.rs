@@ -1,4 +1,4 @@
-//! Memory of the host: one budget a job, whatever its cards are.
+//! Memory of the host: one budget per job, for any cards.
 
 use sublet_arbiter::admin::{Reply, Request};
 

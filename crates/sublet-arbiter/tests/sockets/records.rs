@@ -1,5 +1,5 @@
-//! Which jobs come back after a restart: those that the arbiter itself has recorded, with what it
-//! has recorded, for the process that was their root. What a client says of a job counts for
+//! Jobs come back after a restart if the arbiter itself has recorded them. They come back with
+//! their records, for the process that was their root. A client's claims about a job count for
 //! nothing.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use crate::world::{PATIENCE, World, ask, reason, submit, until, uuid};
 const SOCKET: &str = "SUBLET_TEST_CLIENT";
 const SAID: &str = "client: ";
 
-/// A user without rights, who is nobody's.
+/// A user without rights and without processes.
 const NOBODY: u32 = 65_534;
 
 /// Sends a line and takes one; the connection stays open as long as it is kept.
@@ -43,7 +43,7 @@ fn a_client_of_its_own() {
     println!("{SAID}{reply}");
 }
 
-/// The same from another process, of another user where one is named.
+/// The same from another process, of another user if one is named.
 fn call_as(user: Option<u32>, socket: &Path, request: &Value) -> Value {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -64,7 +64,7 @@ fn call_as(user: Option<u32>, socket: &Path, request: &Value) -> Value {
     serde_json::from_str(said.expect(&text).1).unwrap()
 }
 
-/// A request to bring a job back that says of it whatever it likes.
+/// A request to bring a job back, with arbitrary claims about it.
 fn claim(id: u64, mib: u64) -> Value {
     json!({
         "kind": "resume",
@@ -128,7 +128,7 @@ fn a_number_that_no_job_had_cannot_be_brought_back_nor_wrap_the_counter() {
     assert_eq!(world.job(victim.id).unwrap().state, "running");
 }
 
-/// A new job, as soon as those of before have had their chance.
+/// A new job, as soon as the earlier ones have had their chance.
 fn placed_later(world: &World, memory: &str, gpus: u32) -> (Client, Placed) {
     let (mut line, mut reply) = world.submit(memory, gpus, true);
     loop {

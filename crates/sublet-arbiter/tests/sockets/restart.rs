@@ -55,7 +55,7 @@ impl Killable {
         self.child.wait().unwrap();
     }
 
-    /// How long it has had a processor, in milliseconds.
+    /// Processor time that it has had, in milliseconds.
     pub(crate) fn processor_ms(&self) -> u64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of = threads.map(|thread| {

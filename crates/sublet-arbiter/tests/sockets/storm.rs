@@ -1,13 +1,13 @@
-//! A storm: processes of a hostile container and of another user do whatever comes to their minds at
-//! every socket of an arbiter, and an honest job and user notice nothing.
+//! A storm: processes of a hostile container and of another user do random things at every socket
+//! of an arbiter, and an honest job and user notice nothing.
 //!
-//! What they do is drawn from a seed (`plan`): the same seed gives the same steps. `SUBLET_STEPS` and
-//! `SUBLET_SEED` say how many and which; `cargo xtask soak hostile` sets them. The arbiter is a
-//! process of its own (`arbiter`), so is each attacker (`attacker`, with descriptors from `things`
-//! and `fuse`), and this one is honest and watches (`watch`).
+//! Their steps are drawn from a seed (`plan`): the same seed gives the same steps. `SUBLET_STEPS`
+//! and `SUBLET_SEED` choose the number and the seed; `cargo xtask soak hostile` sets them. The
+//! arbiter is a process of its own (`arbiter`), so is each attacker (`attacker`, with descriptors
+//! from `things` and `fuse`), and this one is honest and watches (`watch`).
 //!
-//! What must hold: the arbiter's thread never stands still for a second of its own clock, and
-//! whoever is honest gets every answer.
+//! The requirement: the arbiter's thread never stands still for a second of its own clock, and
+//! honest clients get every answer.
 
 mod arbiter;
 pub(crate) mod attacker;
@@ -34,7 +34,7 @@ use crate::world::{PATIENCE, submit};
 /// The longest that the arbiter's thread may stand still, of its own clock.
 const STILL_MAX: Duration = Duration::from_secs(1);
 
-/// Steps where nobody says how many: a few seconds.
+/// Default number of steps: a few seconds.
 const STEPS: u64 = 20_000;
 
 fn asked(name: &str, usual: u64) -> u64 {
@@ -71,8 +71,8 @@ fn whatever_they_send_the_arbiter_goes_on() {
     println!("seed {seed}: {steps} steps, {n_asked} honest questions, stood still for {still:?}");
 }
 
-/// Waits until all attackers are done and what they left is cleared away, or until the arbiter stands
-/// still.
+/// Waits until all attackers are done and their leftovers are cleared away, or until the arbiter
+/// stands still.
 fn wait_for(attackers: &[Attacker], watch: &Watch, struck: &Struck) -> Result<(), String> {
     let (mut told, mut done) = (Instant::now(), Instant::now());
     loop {

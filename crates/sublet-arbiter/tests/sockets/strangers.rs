@@ -1,4 +1,4 @@
-//! Processes that use a card without being a job, and what the driver's numbers lead to.
+//! Processes that use a card outside any job, and the effects of the driver's numbers.
 
 use std::time::{Duration, Instant};
 

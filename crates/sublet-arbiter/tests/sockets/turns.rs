@@ -96,7 +96,7 @@ fn sum(spans: &[(u64, u64)]) -> u64 {
     spans.iter().map(|(from, to)| to - from).sum()
 }
 
-/// How long both were at work at the same time.
+/// Time during which both were at work.
 fn both(one: &[(u64, u64)], two: &[(u64, u64)]) -> u64 {
     let pairs = one.iter().flat_map(|a| two.iter().map(move |b| (a, b)));
     let common = pairs.map(|(a, b)| a.1.min(b.1).saturating_sub(a.0.max(b.0)));

@@ -1,5 +1,5 @@
 //! An arbiter that may not look into other programs, as that of the node agent: its container has
-//! no right to trace, and the kernel then hides namespaces, descriptors and where code lies.
+//! no right to trace, and the kernel then hides namespaces, descriptors and the place of code.
 
 use std::fs;
 use std::thread;
@@ -11,8 +11,8 @@ use crate::child::Process;
 use crate::containers::{card, container};
 use crate::world::{World, until};
 
-/// Runs a test, and the threads that it starts, as one that is shown of other programs what
-/// everybody is. Programs that it starts have their user's rights again.
+/// Runs a test and its threads without the right to trace: they see of other programs only
+/// what every process sees. Programs that it starts have their user's rights again.
 fn without_tracing(test: impl FnOnce() + Send + 'static) {
     let thread = thread::spawn(|| {
         let mut own = rustix::thread::capabilities(None).unwrap();
@@ -26,7 +26,7 @@ fn without_tracing(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Checks that the kernel hides of a program what this is about. Those of a user without rights
+/// Checks that the kernel hides these facts about a program. Programs of a user without rights
 /// are all alike, and may look into each other: then nothing is hidden, and nothing differs.
 fn check_hidden(process: &Process) {
     let namespace = fs::read_link(format!("/proc/{}/ns/pid", process.pid()));

@@ -1,7 +1,7 @@
-//! Processes whose library speaks version 1 of the pages and no other: those of a container that
+//! Processes with a library that speaks only version 1 of the pages: those of a container that
 //! was started before the node's arbiter was replaced.
 //!
-//! What such a library does is in `frozen`. A `Process` is one of today's, which speaks both.
+//! `frozen` has such a library. A `Process` has a current one, which speaks both.
 
 mod frozen;
 
@@ -18,7 +18,7 @@ fn old(socket: &std::path::Path) -> Process {
     Process::start_as(socket, TEST)
 }
 
-/// What it says when it has its slot. The sizes are those of the memory that came.
+/// Its message when it has its slot. The sizes are those of the received memory.
 fn welcome(slot: u32, generation: u32, tenant: u64) -> String {
     format!(
         "version 1 slot {slot} generation {generation} tenant {tenant} strict, \

@@ -13,11 +13,11 @@ use sublet_arbiter::{
 use sublet_model::{Bytes, Class, Gpu, GpuIndex, GpuUuid, Inventory, MiB, Milli};
 use sublet_share::Pid;
 
-/// How long anything may take before a test gives up. Far more than it ever takes: a loaded
-/// machine is not what is tested.
+/// Longest wait of a test before it gives up. Far more than anything ever takes: the tests
+/// must not fail on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the driver says: by card, processes and their MiB, and how busy they keep it.
+/// The driver's answers: by card, processes and their MiB, and their use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cards(
     Arc<Mutex<Vec<Option<Processes>>>>,
@@ -31,7 +31,7 @@ impl Cards {
         self.0.lock().unwrap()[card] = Some(processes.to_vec());
     }
 
-    /// How busy processes keep it, in thousandths.
+    /// Sets the processes' use of a card, in thousandths.
     pub(crate) fn set_busy(&self, card: usize, processes: &[(u32, u64)]) {
         let mut cards = self.1.lock().unwrap();
         cards.resize(card + 1, Vec::new());
@@ -156,7 +156,7 @@ impl World {
         Client::connect(&self.folder.admin_socket()).unwrap()
     }
 
-    /// Submits a job of which this process is the root.
+    /// Submits a job with this process as the root.
     pub(crate) fn submit(&self, memory: &str, gpus: u32, wait: bool) -> (Client, Reply) {
         submit(self.admin(), memory, gpus, wait)
     }

@@ -17,7 +17,7 @@ use super::{Guest, say};
 /// When it was at work, in microseconds of the monotonic clock.
 type Spans = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// How a child keeps to its gate.
+/// A child's obedience to its gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// It stops, says so, and waits.
@@ -26,7 +26,7 @@ enum Manner {
     Mute,
     /// It answers at once, and says that it works.
     False,
-    /// It answers, and says that it rests, whatever it does.
+    /// It answers, and says that it rests, even while it works.
     Quiet,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn now_us() -> u64 {
 }
 
 impl Guest {
-    /// What a child can be told of turns.
+    /// Carries out an order about turns.
     pub(super) fn turn(&mut self, words: &[&str]) {
         match words {
             ["turns", manner] => {

@@ -1,5 +1,5 @@
-//! The arbiter that the storm is about, in a process of its own: its thread's clock is the kernel's
-//! word for that thread, and what it closes last is really closed.
+//! The arbiter under attack, in a process of its own: its thread's clock is the kernel's count for
+//! that thread, and a file that it closes last is really closed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ use crate::world::View;
 
 const BASE: &str = "SUBLET_TEST_STORM";
 
-/// The file of what it says when it panics.
+/// The file of its last message when it panics.
 const LAST_WORDS: &str = "last-words";
 
 /// Containers of the arbiter: folders in the base folder.
@@ -29,10 +29,10 @@ pub(super) struct Struck {
     /// Its thread, as the kernel counts.
     pub(super) thread: u32,
     pub(super) folder: Folder,
-    /// Files of which it is not known when they close, where this machine has such.
+    /// Files that close at an unknown time, if this machine has such files.
     fuse: Mutex<Option<Fuse>>,
-    /// Open for as long as it lives: the test harness says after a minute that the test still runs, and
-    /// ends the process if nobody can hear it.
+    /// Open for as long as it lives: the test harness says after a minute that the test still runs,
+    /// and ends the process if its output is closed.
     _said: BufReader<ChildStdout>,
     base: tempfile::TempDir,
 }
@@ -80,7 +80,7 @@ impl Struck {
         Client::connect(&self.folder.admin_socket()).unwrap()
     }
 
-    /// How it ended, if it has.
+    /// Reason of its end, if it has ended.
     pub(super) fn end(&self) -> Option<String> {
         let status = self.child.lock().unwrap().try_wait().unwrap()?;
         Some(format!("{status}: {}", self.last_words()))
@@ -92,7 +92,7 @@ impl Struck {
         said.unwrap_or_default().trim().to_owned()
     }
 
-    /// Where the folder of such files is, if there are any.
+    /// The folder of such files, if there are any.
     pub(super) fn fuse(&self) -> Option<String> {
         self.fuse.lock().unwrap().as_ref().map(Fuse::place)
     }
@@ -118,7 +118,7 @@ pub(super) fn host_name(base: &Path) -> String {
     format!("sublet-storm-{own}")
 }
 
-/// Where a container's processes connect.
+/// Socket for a container's processes.
 pub(super) fn socket_of(base: &Path, container: &str) -> PathBuf {
     base.join(container).join("tenant.sock")
 }

@@ -1,5 +1,5 @@
-//! One attacker: this executable started again, as another user where that can be, and nobody's
-//! child, so that it belongs to no job.
+//! One attacker: this executable started again, as another user if possible. It has no parent,
+//! so it belongs to no job.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,14 +20,14 @@ use super::things::Maker;
 
 const ORDER: &str = "SUBLET_TEST_ATTACK";
 
-/// Who it is where this process may choose: nobody.
+/// The attacker's user, if this process may choose.
 const USER: u32 = 65_534;
 
 /// A started one.
 pub(super) struct Attacker {
     shell: Child,
     steps: u64,
-    /// How many steps it has made: eight bytes.
+    /// Number of its steps: eight bytes.
     count: File,
 }
 
@@ -127,7 +127,7 @@ fn is_nobody() -> bool {
     rustix::process::geteuid().as_raw() == USER
 }
 
-/// Is whoever started it gone, however that was, or does it go within that time?
+/// Checks whether the starter is gone, for any reason, or goes within that time.
 pub(crate) fn is_alone(time: Option<Duration>) -> bool {
     let stdin = std::io::stdin();
     let mut one = [PollFd::new(&stdin, PollFlags::IN)];
@@ -135,9 +135,10 @@ pub(crate) fn is_alone(time: Option<Duration>) -> bool {
     !matches!(poll(&mut one, time.as_ref()), Ok(0))
 }
 
-/// What an attacker has.
+/// An attacker's possessions.
 struct Hands {
-    /// First, so that the other sides of what lingers go first, and nothing here waits for them.
+    /// First, so that the other sides of lingering files go first, and nothing here waits for
+    /// them.
     maker: Maker,
     base: PathBuf,
     connections: [Option<OwnedFd>; N_CONNECTIONS],
@@ -214,8 +215,8 @@ impl Hands {
     }
 }
 
-/// Closes them aside: where the arbiter was faster, this process closes them last, and must not
-/// wait for itself.
+/// Closes them in a thread aside: if the arbiter was faster, this process closes them last, and
+/// must not wait for itself.
 fn leave(things: Vec<OwnedFd>) {
     if !things.is_empty() {
         let aside = std::thread::Builder::new().stack_size(64 << 10);
@@ -223,7 +224,7 @@ fn leave(things: Vec<OwnedFd>) {
     }
 }
 
-/// Nobody took these: this process closes them last, and they need not linger.
+/// No process took these: this process closes them last, and they need not linger.
 pub(super) fn unlinger(things: &[OwnedFd]) {
     for thing in things {
         let _ = rustix::net::sockopt::set_socket_linger(thing, None);

@@ -1,5 +1,5 @@
-//! The arbiter's doors, from outside: how one connects, and sends and takes messages with
-//! descriptors. Nothing waits here, and nothing fails: whoever attacks cares for no error.
+//! The arbiter's doors, from outside: connects, and sends and takes messages with descriptors.
+//! Nothing waits here, and nothing fails: an attacker ignores errors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use super::arbiter::{host_name, socket_of};
 /// As many descriptors as the kernel takes beside a message.
 pub(super) const DESCRIPTORS_MAX: usize = 253;
 
-/// Where one can connect.
+/// A socket to connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     /// `admin.sock`.
@@ -52,7 +52,7 @@ impl Door {
         }
     }
 
-    /// A connection that never waits; none where the arbiter's backlog is full.
+    /// A connection that never waits; none if the arbiter's backlog is full.
     pub(super) fn connect(self, base: &Path) -> Option<OwnedFd> {
         let (kind, address) = match self {
             Door::Admin => (SocketType::STREAM, SocketAddrUnix::new(self.socket(base))),
@@ -93,7 +93,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], beside: &[BorrowedFd<'_>]) ->
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut rights, flags).is_ok()
 }
 
-/// Takes what has come, with its descriptors.
+/// Takes the available bytes, with their descriptors.
 pub(super) fn receive(socket: &OwnedFd, flags: RecvFlags) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut bytes = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

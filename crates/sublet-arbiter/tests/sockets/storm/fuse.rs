@@ -1,4 +1,4 @@
-//! A file system of one file (FUSE), whose server never answers that the file was closed: `close`
+//! A file system of one file (FUSE). Its server never answers that the file was closed: `close`
 //! waits for it without end. Only the arbiter has to wait; all others are answered.
 //!
 //! Source of the messages: `include/uapi/linux/fuse.h`, version 7.31.
@@ -22,7 +22,7 @@ pub(super) struct Fuse {
 }
 
 impl Fuse {
-    /// Makes it; none where this machine or user cannot. `victim`: the process that is to wait.
+    /// Makes it; none if this machine or user cannot. `victim`: the process that is to wait.
     pub(super) fn new(place: &Path, victim: u32) -> Option<Fuse> {
         std::fs::create_dir(place).ok()?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -49,7 +49,7 @@ impl Fuse {
         })
     }
 
-    /// Where other processes of this user find its folder.
+    /// Path of its folder for other processes of this user.
     pub(super) fn place(&self) -> String {
         let (own, fd) = (std::process::id(), self.folder.as_raw_fd());
         format!("/proc/{own}/fd/{fd}")
@@ -57,7 +57,7 @@ impl Fuse {
 }
 
 impl Drop for Fuse {
-    /// With its server's descriptor it is gone, and whoever waits is told so.
+    /// With its server's descriptor it is gone, and the kernel tells the waiting processes.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.server.take().map(JoinHandle::join);
@@ -86,7 +86,7 @@ fn mount(device: &OwnedFd, place: &Path) -> std::io::Result<()> {
     }
 }
 
-/// From now on it has no place; whoever has it open keeps it.
+/// Removes its place; processes that have it open keep it.
 fn unmount(place: &Path) {
     if let Ok(place) = CString::new(place.as_os_str().as_bytes()) {
         // SAFETY: a string that ends with a zero and lives through the call.
@@ -103,7 +103,7 @@ const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const BATCH_FORGET: u32 = 42;
 
-/// Answers what is asked within a moment.
+/// Answers each question within a moment.
 fn serve(device: &OwnedFd, victim: &Path) {
     let moment = Timespec {
         tv_sec: 0,

@@ -1,5 +1,5 @@
-//! What attackers do, drawn from a seed: pure, so that the same seed gives the same steps, whatever
-//! comes of them.
+//! The attackers' steps, drawn from a seed: pure, so the same seed gives the same steps, whatever
+//! their results.
 
 use fastrand::Rng;
 use sublet_abi::message::{DeviceClaim, SlotClaim};
@@ -7,10 +7,10 @@ use sublet_abi::{Hello, MAX_DEVICES, OLDEST, ProcessMessage, SlotIndex, VERSION}
 
 use super::door::{DESCRIPTORS_MAX, Door};
 
-/// How many processes attack.
+/// Number of attacking processes.
 pub(super) const N_ATTACKERS: u64 = 4;
 
-/// How many connections an attacker has at one time. Of one process the arbiter lets in four.
+/// Connections of an attacker at one time. The arbiter lets in four of one process.
 pub(super) const N_CONNECTIONS: usize = 8;
 
 /// One thing that an attacker does.
@@ -32,7 +32,7 @@ pub(super) enum Step {
     },
     /// Half of a connection is closed.
     Shut { at: usize, writing: bool },
-    /// What came is read.
+    /// Reads the available bytes.
     Read { at: usize },
     /// A connection is closed, read or not.
     Leave { at: usize },
@@ -52,7 +52,7 @@ pub(super) enum Thing {
     Eventfd,
     Folder,
     Null,
-    /// Memory, of that size and with those bytes.
+    /// Memory of that size and with those bytes.
     Memory {
         size: usize,
         is_sealed: bool,
@@ -64,7 +64,7 @@ pub(super) enum Thing {
     Nested,
 }
 
-/// Where steps come from.
+/// Source of steps.
 pub(super) struct Plan {
     random: Rng,
     doors: [Option<Door>; N_CONNECTIONS],
@@ -112,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// What is said at such a door; sometimes what is said at others.
+    /// A message for such a door; sometimes one for other doors.
     fn words(&mut self, door: Door) -> Vec<u8> {
         match (door, self.random.u8(..10)) {
             (_, 0) => self.noise(2_000),

@@ -17,11 +17,11 @@ use super::attacker::unlinger;
 use super::door::{self, Door};
 use super::plan::Thing;
 
-/// How long a socket waits for its other side when it is closed.
+/// Time that a closed socket waits for its other side.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// How many other sides stay open, and read nothing. Those that go let a `close` end: with 64 they went
-/// after half a second, and an arbiter that closed all by itself passed.
+/// Number of other sides that stay open, and read nothing. Each that goes lets a `close` end: with
+/// 64 they went after half a second, and an arbiter that closed all by itself passed.
 const PEERS: usize = 400;
 
 /// Makes descriptors.
@@ -33,7 +33,7 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// `fuse`: the folder of files that never close, where there is one.
+    /// `fuse`: the folder of files that never close, if there is one.
     pub(super) fn new(base: &Path, fuse: Option<OwnedFd>) -> Maker {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
@@ -45,7 +45,7 @@ impl Maker {
         }
     }
 
-    /// Such a descriptor; none where this machine has none.
+    /// Makes such a descriptor; none if this machine has none.
     pub(super) fn make(&mut self, thing: Thing) -> Option<OwnedFd> {
         match thing {
             Thing::Lingering => self.lingering(),

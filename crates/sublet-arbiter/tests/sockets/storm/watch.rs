@@ -1,6 +1,6 @@
-//! Does the arbiter's thread stand still? It writes a heartbeat at each of its ticks, on every job's
-//! page. Between two of them the thread may have waited for a processor of a busy machine, which the
-//! kernel counts and which is not its fault. What is left of the time is its own.
+//! Checks whether the arbiter's thread stands still. It writes a heartbeat at each of its ticks, on
+//! every job's page. Between two of them the thread may have waited for a processor of a busy
+//! machine; the kernel counts that time, and it is not the arbiter's fault. The rest is its own.
 
 use std::cell::Cell;
 use std::fs;
@@ -16,14 +16,14 @@ use super::STILL_MAX;
 use super::arbiter::{Struck, socket_of};
 use super::door;
 
-/// What is seen of the arbiter's thread at one moment.
+/// State of the arbiter's thread at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Sight {
     /// When it last wrote a heartbeat.
     beat: Duration,
-    /// How long it has had a processor, in all its life.
+    /// Processor time that it has had, in all its life.
     ran: Duration,
-    /// How long it has waited for one.
+    /// Time that it has waited for a processor.
     waited: Duration,
 }
 

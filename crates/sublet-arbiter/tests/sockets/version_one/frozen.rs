@@ -1,9 +1,9 @@
 //! A library of version 1, written down by hand: the bytes of its messages, the places on its
-//! pages, and how it takes memory.
+//! pages, and its way of taking memory.
 //!
-//! Nothing here is of `sublet-abi`, so that a change there which breaks what is out in the world
-//! breaks these tests. **No number in this file may ever be changed.** When version 1 is served
-//! no longer, the file goes.
+//! Nothing here is from `sublet-abi`, so a change there that breaks released libraries breaks
+//! these tests. **No number in this file may ever be changed.** When version 1 is served no
+//! longer, the file goes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ const HELLO: (u16, usize) = (1, 408);
 const WELCOME: (u16, usize) = (2, 32);
 const REFUSED: (u16, usize) = (3, 268);
 const BYE: (u16, usize) = (4, 8);
-/// The flag of a hello that says what was held; and where it is said.
+/// The flag of a hello that claims earlier memory, and the place of the claims.
 const COMES_BACK: u32 = 1;
 const CLAIMS_AT: usize = 24;
 const CLAIM_BYTES: usize = 24;
@@ -72,7 +72,7 @@ fn a_library_of_version_1() {
     }
 }
 
-/// What the library knows.
+/// The library's knowledge.
 #[derive(Default)]
 struct Library {
     socket: Option<OwnedFd>,
@@ -117,7 +117,7 @@ impl Pages {
         (self.of_ledger(at), self.of_ledger(at + USED_AT))
     }
 
-    /// Does the last step of the operation that a head names, if nobody did.
+    /// Does the last step of the operation that a head names, if no process did.
     fn help(self, device: usize, head_word: u64) {
         let slot = head_word >> SLOT_SHIFT & SLOT_MASK;
         let (op, used) = self.account(slot, device);
@@ -133,7 +133,7 @@ impl Pages {
         let _ = used.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Takes or gives; the new total, or `None` where the limit does not allow it.
+    /// Takes or gives; the new total, or `None` if the limit does not allow it.
     fn change(self, slot: u64, device: usize, op_word: u64) -> Option<u64> {
         let head = self.head(device);
         let mut head_word = head.load(Ordering::Acquire);
@@ -234,7 +234,7 @@ impl Library {
         self.take_answer();
     }
 
-    /// Says in a hello what it has.
+    /// Writes its claims into a hello.
     fn claim(&self, hello: &mut [u8]) {
         let pages = self.pages.unwrap();
         hello[12..16].copy_from_slice(&COMES_BACK.to_ne_bytes());
@@ -314,7 +314,7 @@ impl Library {
         ));
     }
 
-    /// As long as version 1 has them, whatever came; then looks at their headers.
+    /// Maps the length of version 1, whatever was received; then looks at the headers.
     fn map(&mut self, control: &OwnedFd, ledger: &OwnedFd) {
         let map = |file: &OwnedFd, len, prot| {
             let (place, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
