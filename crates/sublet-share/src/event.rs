@@ -1,5 +1,5 @@
-//! What happens to a machine, and what is to be done about it: the words in which the state
-//! machine and the shell around it talk. No logic.
+//! Events of a machine, and the actions to take: the messages between the state machine and
+//! the shell around it. No logic.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,49 +17,49 @@ pub enum Event {
     Submitted {
         /// Its number.
         job: JobId,
-        /// What it asks.
+        /// Its request.
         ask: JobAsk,
     },
-    /// A job that has its cards already: from before a restart, or because somebody who knows
-    /// the whole cluster chose them.
+    /// A job that has its cards already: from before a restart, or because the cluster's
+    /// scheduler chose them.
     Declared {
         /// Its number.
         job: JobId,
-        /// What it asked.
+        /// Its request.
         ask: JobAsk,
-        /// What it has.
+        /// Its holdings.
         parts: Vec<Holding>,
-        /// Who promised it; nothing for a job of this machine.
+        /// The cluster's promise; nothing for a job of this machine.
         promise: Option<Promise>,
     },
     /// A job's root is gone.
     Left(JobId),
-    /// Somebody wants another limit for a job.
+    /// A client asks for another limit of a job.
     LimitAsked {
         /// The job.
         job: JobId,
-        /// How much of each of its cards.
+        /// Amount of each of its cards.
         memory: Amount,
     },
-    /// Somebody wants another limit for what a job may pin of the host's memory.
+    /// A client asks for another limit of a job's pinned host memory.
     PinnedLimitAsked {
         /// The job.
         job: JobId,
-        /// How much in all.
+        /// Amount in all.
         memory: MiB,
     },
-    /// Somebody wants other compute time for a job.
+    /// A client asks for other compute time for a job.
     ComputeAsked {
         /// The job.
         job: JobId,
-        /// How much of each of its cards.
+        /// Compute time of each of its cards.
         compute: ComputeRange,
     },
     /// A job has its shared pages, in the version that its first process speaks.
     PagesMade {
         /// The job.
         job: JobId,
-        /// False where pages of that version do not count what is pinned.
+        /// False if pages of that version do not count pinned memory.
         counts_pinned: bool,
     },
     /// A process of a job wants a slot.
@@ -80,15 +80,15 @@ pub enum Event {
     },
     /// A process is gone, or is another program now.
     Exited(Pid),
-    /// What jobs use now, by their ledgers.
+    /// Use of jobs now, by their ledgers.
     Used(Vec<LedgerUse>),
-    /// What the driver says of each card's processes, beside what the slots said meanwhile.
+    /// The driver's reading of each card's processes, with the slots' records from then.
     Read {
         /// By card; `None` for a card that could not be read.
         cards: Vec<Option<Reading>>,
         /// Every slot that is in use.
         slots: Vec<SlotUse>,
-        /// What jobs use meanwhile, by their ledgers.
+        /// Use of jobs meanwhile, by their ledgers.
         ledgers: Vec<LedgerUse>,
         /// After a restart: processes on the cards that hold a ledger of before, and may still
         /// come back with it.
@@ -133,13 +133,13 @@ pub enum Action {
         /// All its cards.
         parts: Vec<Holding>,
     },
-    /// Write what a job may pin, and make it hold before anybody is told.
+    /// Write a job's limit of pinned memory, and make it hold before the reply.
     LimitPinned {
         /// The job.
         job: JobId,
-        /// How much in all.
+        /// Amount in all.
         memory: MiB,
-        /// All its cards, whose limits stay as they are.
+        /// All its cards, with unchanged limits.
         parts: Vec<Holding>,
     },
     /// A job's compute time is another from now on: its promise, its limit, or both.
@@ -174,7 +174,7 @@ pub enum Action {
         /// Why.
         reason: JobRefusal,
     },
-    /// Take back what a slot holds; nobody writes to it any more.
+    /// Take back a slot's memory; no process writes to it any more.
     Reclaim {
         /// The job.
         job: JobId,
@@ -189,7 +189,7 @@ pub enum Action {
         job: JobId,
         /// The card.
         card: usize,
-        /// How much in all.
+        /// Amount in all.
         bytes: Bytes,
     },
     /// A job has more than it may have: ask its processes to end.

@@ -1,8 +1,8 @@
-//! What a job is and asks: the nouns of node decisions.
+//! A job and its request: the nouns of node decisions.
 //!
 //! A job is one tenant of this machine: a `sublet run`, or a container that the node agent
-//! looks after. It asks for an amount of memory on a number of cards, and has a limit on
-//! each card that it got.
+//! manages. It asks for an amount of memory on a number of cards, and has a limit on each card
+//! that it got.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -41,7 +41,7 @@ impl fmt::Display for UserId {
     }
 }
 
-/// How much of each of its cards a job asks.
+/// Amount of each of its cards that a job asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
     /// So much memory.
@@ -62,8 +62,8 @@ impl fmt::Display for Amount {
     }
 }
 
-/// The compute time that a job has of each of its cards: what it is promised, and what it gets
-/// at most, also of time that nobody else wants.
+/// A job's compute time on each of its cards: its promise, and its greatest share, also of
+/// time that no other job wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComputeRange {
     request: Milli,
@@ -71,21 +71,20 @@ pub struct ComputeRange {
 }
 
 impl ComputeRange {
-    /// No promise and no limit: what others leave, up to all of it.
+    /// No promise and no limit: the time that others leave, up to all of it.
     pub const ANY: ComputeRange = ComputeRange {
         request: Milli::ZERO,
         limit: Milli::WHOLE,
     };
 
-    /// From a promise up to a limit. `None` for a limit that is nothing, or less than what is
-    /// promised.
+    /// From a promise up to a limit. `None` for a limit of zero, or below the promise.
     #[must_use]
     pub fn new(request: Milli, limit: Milli) -> Option<ComputeRange> {
         let is_right = limit > Milli::ZERO && request <= limit;
         is_right.then_some(ComputeRange { request, limit })
     }
 
-    /// What is promised.
+    /// Promised share.
     #[must_use]
     pub fn request(self) -> Milli {
         self.request
@@ -105,26 +104,27 @@ impl fmt::Display for ComputeRange {
     }
 }
 
-/// What a job asks.
+/// A job's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobAsk {
     /// Its name, for people; several jobs may have one name.
     pub name: Arc<str>,
-    /// How much of each card.
+    /// Amount of each card.
     pub memory: Amount,
-    /// What it may pin of the host's memory; nothing for no limit.
+    /// Limit of pinned host memory; nothing for no limit.
     pub pinned: Option<MiB>,
     /// Compute time of each card. An opportunistic job is promised none.
     pub compute: ComputeRange,
-    /// Who has to give way where compute time is short.
+    /// Class: decides which job gives way when compute time is short.
     pub class: Class,
-    /// How many cards.
+    /// Number of cards.
     pub gpus: Count,
-    /// Which cards it may be on, by their positions in the machine's inventory; nothing for any.
+    /// Cards where it may run, by their positions in the machine's inventory; nothing for any
+    /// card.
     pub cards: Option<BTreeSet<usize>>,
-    /// Whose it is; nothing for a container, which never waits.
+    /// Its user; nothing for a container, which never waits.
     pub user: Option<UserId>,
-    /// Higher goes first among those that wait.
+    /// Higher goes first among the jobs that wait.
     pub priority: i32,
     /// May it wait until there is room?
     pub may_wait: bool,
@@ -141,7 +141,7 @@ impl JobAsk {
 }
 
 /// Room that a cluster has promised. Its scheduler has counted it pod by pod, and the node's
-/// agent has looked at the sum: such a job is placed at once, whoever else waits here.
+/// agent has checked the sum: such a job is placed at once, past the jobs that wait here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promise {
     /// The container's pod, by a name that no other has.
@@ -157,10 +157,9 @@ pub struct Promise {
 pub struct Holding {
     /// The card's position in the machine's inventory.
     pub card: usize,
-    /// What the job may use there, contexts and modules included, and the compute time that it
-    /// is promised.
+    /// Limit of its use there, contexts and modules included, and its promised compute time.
     pub limit: Part,
-    /// The most compute time that it gets there, also of time that nobody else wants.
+    /// Greatest compute time there, also of time that no other job wants.
     pub compute_limit: Milli,
 }
 
@@ -208,7 +207,7 @@ impl Holding {
     }
 }
 
-/// How a job is, in one word for people.
+/// A job's state, in one word for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobState {
     /// It has no card yet.

@@ -1,4 +1,4 @@
-//! Node decisions: who may have how much of which card now.
+//! Node decisions: the jobs that may have a part of a card now, and its size.
 //!
 //! *Decide* ring: no clock, thread, socket or file. The arbiter is a thin loop around
 //! [`Machine::apply`], and a simulator can be another.

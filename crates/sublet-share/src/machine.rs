@@ -1,15 +1,15 @@
-//! One machine's arbiter as a state machine: who has which part of which card, who waits,
-//! and which process belongs to whom. It knows no clock, socket or page: what happened comes
-//! in as an [`Event`], what is to be done goes out as [`Action`]s.
+//! One machine's arbiter as a state machine: each job's part of each card, the jobs that wait,
+//! and the processes of each job. It knows no clock, socket or page: events come in as
+//! [`Event`]s, orders go out as [`Action`]s.
 //!
-//! Those that wait stand in a line, by priority, their users' shares and age (`line`). One that
-//! would fit does not overtake the first, which does not: a small job could otherwise keep a
-//! large one out for ever, and nobody could say when a job's turn comes. The price is that cards
-//! may have room that nobody uses while the first of the line waits for more.
+//! Waiting jobs stand in a queue, by priority, their users' shares and age (`line`). A job that
+//! would fit does not overtake a first job that does not: small jobs could otherwise keep a
+//! large one out for ever, and no one could say when a job's turn comes. The price is that cards
+//! may have unused room while the first of the queue waits for more.
 //!
-//! A job is charged on each card with its limit, or with what it uses where that is more
-//! (after its limit was lowered): memory that is still in use is not given twice. Containers
-//! that a cluster placed are charged by the pod (`pods`), and never wait.
+//! A job is charged on each card with its limit, or with its use if that is more (after its
+//! limit was lowered): memory that is still in use is not given twice. Containers that a cluster
+//! placed are charged by the pod (`pods`), and never wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,15 +40,15 @@ pub use self::limits::Ancestry;
 pub use self::line::{PATIENCE_MS, StartCondition};
 pub use self::usage::Mismatch;
 
-/// How many processes a job can have on GPUs: the slots of a ledger page.
+/// Most processes of a job on GPUs: the slots of a ledger page.
 pub const SLOTS: u32 = 1024;
 
-/// How a machine is set up.
+/// Settings of a machine.
 #[derive(Debug, Clone)]
 pub struct MachineOptions {
     /// Its cards.
     pub inventory: Arc<Inventory>,
-    /// How to choose among cards that have room.
+    /// Choice among cards that have room.
     pub policy: Policy,
     /// Memory of each card that no job gets.
     pub reserved: MiB,
@@ -66,17 +66,17 @@ pub struct MachineOptions {
 /// A card's account, as others see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CardView {
-    /// What it has.
+    /// Memory of the card.
     pub capacity: MiB,
-    /// What jobs are charged with.
+    /// Memory charged to jobs.
     pub granted: MiB,
-    /// What is kept from jobs.
+    /// Memory kept from jobs.
     pub kept: MiB,
-    /// What a new job could have.
+    /// Memory that a new job could have.
     pub open: MiB,
     /// Compute time that is promised to jobs.
     pub promised: Milli,
-    /// What a new context costs.
+    /// Memory of a new context.
     pub context: Bytes,
 }
 
@@ -98,7 +98,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that nobody uses yet.
+    /// A machine without jobs.
     #[must_use]
     pub fn new(options: MachineOptions) -> Machine {
         let n_cards = options.inventory.gpus().len();
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Something happened at `now`; what is to be done is added to `out`, in order.
+    /// Takes an event that happened at `now`; adds the actions to `out`, in order.
     pub fn apply(&mut self, now: Time, event: Event, out: &mut Vec<Action>) {
         if !self.settled && self.settled_at <= now {
             self.settled = true;
@@ -167,14 +167,14 @@ impl Machine {
         }
     }
 
-    /// When the driver should be read at the latest, besides the regular times: where a
-    /// process has just begun, what it takes beside its allocations shows first.
+    /// Latest time of the next reading of the driver, besides the regular times: if a process
+    /// has just begun, its memory beside its allocations shows first.
     #[must_use]
     pub fn read_at(&self) -> Option<Time> {
         self.read_schedule.next()
     }
 
-    /// The driver is being asked, for whatever reason.
+    /// The driver is being asked, for any reason.
     pub fn reads_now(&mut self, now: Time) {
         self.read_schedule.begun(now);
     }
@@ -204,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// What a context costs on a card: as it was measured with a process that had nothing else.
+    /// Sets a context's memory on a card: as measured with a process that had nothing else.
     pub fn set_context(&mut self, card: usize, bytes: Bytes) {
         self.reconciliation.set_context(card, bytes);
     }
@@ -217,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// How much that amount is of a card.
+    /// Size of the amount on a card.
     #[must_use]
     pub fn amount_on(&self, amount: Amount, card: usize) -> MiB {
         self.cards.now(amount, card)
@@ -244,31 +244,31 @@ impl Machine {
         self.jobs.keys().filter_map(|id| self.job(*id))
     }
 
-    /// Whose is that process, and which slot has it?
+    /// The job and the slot of a process.
     #[must_use]
     pub fn process(&self, pid: Pid) -> Option<(JobId, u32)> {
         self.processes.get(&pid).copied()
     }
 
-    /// Processes that use cards without a slot, and how much of which card.
+    /// Processes that use cards without a slot, and their use of each card.
     pub fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
         self.reconciliation.strangers()
     }
 
-    /// What a job uses of a card, whatever its page says.
+    /// A job's use of a card, even against its page.
     #[must_use]
     pub fn used(&self, job: JobId, card: usize) -> Bytes {
         let held = self.jobs.get(&job).and_then(|job| job.on(card));
         held.map_or(Bytes::new(0), |held| held.uses.bytes())
     }
 
-    /// The figures of what a job uses of a card, where they contradict each other.
+    /// The figures of a job's use of a card, if they contradict each other.
     #[must_use]
     pub fn mismatch(&self, job: JobId, card: usize) -> Option<Mismatch> {
         self.jobs.get(&job)?.on(card)?.uses.mismatch()
     }
 
-    /// What a job is charged with on a card beside what its slots say.
+    /// Charge of a job on a card beside its slots' records.
     #[must_use]
     pub fn overhead(&self, job: JobId, card: usize) -> Bytes {
         self.reconciliation.overhead(job, card)

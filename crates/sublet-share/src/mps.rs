@@ -1,11 +1,11 @@
-//! NVIDIA's MPS on one machine: how its daemon is, when it is started again, which jobs it
-//! serves, what a job's programs are told of it, and where jobs still need turns beside it.
+//! NVIDIA's MPS on one machine: the daemon's state and restarts, the jobs that it serves, the
+//! terms that a job's programs are told, and the jobs that still need turns beside it.
 //!
 //! Programs are *clients* of a server that the daemon starts, and run on a card side by side. A
 //! client is tied to the daemon that it began under: when that is gone, the client can do no more
 //! CUDA work, and the next daemon does not know it. A program that begins while no daemon answers
 //! runs without MPS (nvidia-cuda-mps-control(1)). So daemons are numbered, and each process of a
-//! job is told apart by the number of its own.
+//! job is known by the number of its own daemon.
 
 use std::collections::BTreeMap;
 
@@ -14,38 +14,38 @@ use sublet_model::{Class, MiB, Milli, Time};
 use crate::job::{Holding, JobId};
 use crate::turns::TimeShare;
 
-/// How long a daemon may take until it answers.
+/// Longest start of a daemon until it answers.
 const START_MS_MAX: u64 = 10_000;
 
-/// How long it is waited at least before a daemon that is gone is started again. Each failure
-/// doubles it.
+/// Shortest wait before a daemon that is gone is started again. Each failure doubles it.
 const WAIT_MS_MIN: u64 = 1_000;
 
 /// And at most.
 const WAIT_MS_MAX: u64 = 60_000;
 
-/// A daemon that has served for so long did not fail at its start: what comes next counts anew.
+/// A daemon that has served for so long did not fail at its start: the count of failures starts
+/// anew.
 const SERVED_MS: u64 = 60_000;
 
-/// Which daemon it is, of those that this arbiter has started, from 1.
+/// Number of the daemon among those that this arbiter has started, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MpsLife(u32);
 
-/// How the daemon is.
+/// State of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MpsState {
     /// It was started, and does not answer yet.
     Starting {
         /// When.
         since: Time,
-        /// Why the last one is gone; nothing for the first.
+        /// Reason why the last one is gone; nothing for the first.
         after: Option<String>,
     },
     /// It answers.
     Serving {
         /// Since when.
         since: Time,
-        /// Which one it is.
+        /// Number of the daemon.
         life: MpsLife,
     },
     /// It has ended, or could not be started.
@@ -59,7 +59,7 @@ pub enum MpsState {
     },
 }
 
-/// What is to be done about the daemon now.
+/// Step that is due for the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpsDue {
     /// Start it.
@@ -75,7 +75,7 @@ pub enum MpsDue {
 pub struct MpsDaemon {
     state: MpsState,
     lives: u32,
-    /// How often in a row it has failed, or ended soon.
+    /// Number of failures or early ends in a row.
     failures: u32,
 }
 
@@ -93,7 +93,7 @@ impl MpsDaemon {
         }
     }
 
-    /// How it is.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> &MpsState {
         &self.state
@@ -108,7 +108,7 @@ impl MpsDaemon {
         }
     }
 
-    /// What is to be done now.
+    /// Step that is due now.
     #[must_use]
     pub fn due(&self, now: Time) -> Option<MpsDue> {
         match self.state {
@@ -167,7 +167,7 @@ pub enum MpsClient {
     OfBefore,
 }
 
-/// How a job that began under MPS stands.
+/// State of a job that began under MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpsStanding {
     /// All its processes are clients of the daemon that serves now, and new ones will be.
@@ -179,7 +179,7 @@ pub enum MpsStanding {
 }
 
 impl MpsStanding {
-    /// Of a job with these processes.
+    /// The state of a job with these processes.
     #[must_use]
     pub fn of(
         serving: Option<MpsLife>,
@@ -210,7 +210,7 @@ impl MpsStanding {
     }
 }
 
-/// What the programs of a job are told when they begin.
+/// Terms that the programs of a job are told when they begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsTerms {
     /// The folder with the daemon's sockets, as the programs see it.
@@ -239,13 +239,13 @@ impl MpsTerms {
     }
 }
 
-/// The shares of compute time that jobs need turns for while MPS serves them, of all the jobs and
-/// what each has.
+/// The compute shares for which jobs need turns while MPS serves them. `jobs` has every job with
+/// its holdings.
 ///
-/// MPS keeps each job to its limit, as a part of the multiprocessors, and knows no promises. Where
-/// the limits on a card are no more than the card together, everybody has what he was promised, and
-/// all run side by side. The same where nobody was promised anything and nobody gives way. On other
-/// cards promises need turns. Limits do not: a job in its turn would be held to the limit twice.
+/// MPS keeps each job to its limit, as a part of the multiprocessors, and knows no promises. If the
+/// limits on a card add up to no more than the card, every job has its promise, and all run side by
+/// side. The same holds if no job has a promise and none gives way. On other cards promises need
+/// turns. Limits do not: a job in its turn would be held to the limit twice.
 #[must_use]
 pub fn shares_beside_mps(
     jobs: &BTreeMap<JobId, (Class, Vec<Holding>)>,
@@ -269,7 +269,7 @@ pub fn shares_beside_mps(
     all.map(|(job, (_, parts))| (*job, shares(parts))).collect()
 }
 
-/// Can MPS alone not keep what was said to the jobs of a card?
+/// Checks whether MPS alone cannot keep the promises to the jobs of a card.
 fn needs_turns(jobs: &[(Class, Holding)]) -> bool {
     let limits = jobs
         .iter()

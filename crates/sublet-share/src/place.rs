@@ -1,11 +1,11 @@
-//! Which cards: the machine as a cluster of one node, so that `sublet run` and the cluster
-//! choose by the same engine and the same policy. It exists to translate; it keeps no
+//! The choice of cards: shows the machine as a cluster of one node, so that `sublet run` and
+//! the cluster choose by the same engine and the same policy. It only translates, and keeps no
 //! account of its own beside the engine's ledger.
 //!
-//! What a job asks of a card may depend on the card: a share of it, or all of it. So a job is
-//! placed card by card, each time with the cards that are out of the question marked sick in a
-//! copy. Whatever card serves a part serves all that are left, so taking the best one again and
-//! again finds a place whenever there is one.
+//! A job's request of a card may depend on the card: a share of it, or all of it. So a job is
+//! placed card by card, each time with the excluded cards marked sick in a copy. A card that
+//! serves one part serves all that are left, so taking the best one again and again finds a
+//! place whenever there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use sublet_plan::{Engine, EngineOptions, Policy, Preference};
 use crate::job::{Amount, Holding, JobAsk, JobId};
 use crate::refusal::JobRefusal;
 
-/// The machine's cards, and what is taken from them.
+/// The machine's cards, and the parts that are taken.
 #[derive(Debug, Clone)]
 pub(crate) struct Cards {
     engine: Engine,
     node: NodeIdx,
     facts: NodeFacts,
-    /// What the operator keeps from jobs on each card.
+    /// Memory that the operator keeps from jobs on each card.
     reserved: MiB,
-    /// The same, with what processes that are no job use.
+    /// The same, with the use of processes outside any job.
     kept: Vec<MiB>,
-    /// What each job takes, by card.
+    /// Part taken by each job, by card.
     charges: BTreeMap<(usize, JobId), (Part, Class)>,
     /// Cards that a job has for itself.
     whole: BTreeMap<usize, JobId>,
@@ -87,7 +87,7 @@ impl Cards {
         }
     }
 
-    /// What processes that are no job use on a card.
+    /// Sets the use of a card by processes outside any job.
     pub(crate) fn keep(&mut self, card: usize, strangers: MiB) {
         let kept = self.reserved.plus(strangers).min(self.capacity(card));
         if self.kept[card] == kept {
@@ -98,7 +98,7 @@ impl Cards {
         self.enter(card, "kept", (Part::of_memory(kept), Class::Opportunistic));
     }
 
-    /// What a job takes from a card, from now on; nothing to take it out.
+    /// Sets a job's part of a card, from now on; nothing removes it.
     pub(crate) fn charge(&mut self, card: usize, job: JobId, part: Part, class: Class) {
         let charge = Some((part, class)).filter(|(part, _)| !part.is_zero());
         let before = match charge {
@@ -128,7 +128,7 @@ impl Cards {
         self.kept[card]
     }
 
-    /// What jobs take from a card.
+    /// Memory that jobs take from a card.
     pub(crate) fn granted(&self, card: usize) -> MiB {
         let from = (card, JobId(0));
         let to = (card, JobId(u64::MAX));
@@ -138,19 +138,19 @@ impl Cards {
             .sum()
     }
 
-    /// What a job can have on a card where others have so much.
+    /// Memory that a job can have on a card if others have so much.
     pub(crate) fn room_beside(&self, card: usize, others: MiB) -> MiB {
         let taken = others.plus(self.kept[card]);
         self.capacity(card).saturating_sub(taken)
     }
 
-    /// What a job could have, as if no stranger were there.
+    /// Memory that a job could have without strangers there.
     pub(crate) fn free_of_jobs(&self, card: usize) -> MiB {
         let taken = self.granted(card).plus(self.reserved);
         self.capacity(card).saturating_sub(taken)
     }
 
-    /// What a new job could have.
+    /// Memory that a new job could have.
     pub(crate) fn open(&self, card: usize) -> MiB {
         if self.whole.contains_key(&card) {
             return MiB::ZERO;
@@ -176,10 +176,10 @@ impl Cards {
                 .all(|(at, card)| card.used.memory == self.granted(at).plus(self.kept[at]))
     }
 
-    /// Could the question ever be answered, on this machine with nobody on it?
+    /// Checks whether the request could ever be granted, on this machine without other jobs.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub(crate) fn check(&self, ask: &JobAsk) -> Result<(), JobRefusal> {
         let asked = ask.gpus;
         let nothing = match ask.memory {
@@ -230,7 +230,7 @@ impl Cards {
     /// The best cards for a job, in order of their position.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The reason why there are none.
     pub(crate) fn find(&self, ask: &JobAsk) -> Result<Vec<Holding>, JobRefusal> {
         self.check(ask)?;
         let mut scratch = self.engine.clone();
@@ -246,7 +246,7 @@ impl Cards {
         Ok(parts)
     }
 
-    /// The best single card but for those that are `taken`.
+    /// The best single card outside `taken`.
     fn best(&self, scratch: &mut Engine, ask: &JobAsk, taken: &BTreeSet<usize>) -> Option<Holding> {
         let gpus = self.facts.inventory.gpus();
         // Cards from which the same amount is asked compete in one question to the engine.
@@ -288,10 +288,10 @@ impl Cards {
         best.map(|(_, part)| part)
     }
 
-    /// Can a job that is on a card be promised so much of its compute time?
+    /// Checks whether a job on a card can be promised so much of its compute time.
     ///
     /// # Errors
-    /// Why not. A sick card is no reason: the job is on it.
+    /// The reason why not. A sick card is no reason: the job is on it.
     pub(crate) fn check_promise(
         &self,
         (card, job): (usize, JobId),
@@ -311,7 +311,7 @@ impl Cards {
         })
     }
 
-    /// The cards that a job may be on, whoever else is there.
+    /// The cards where a job may run, whatever other jobs are there.
     fn named<'a>(&self, ask: &'a JobAsk) -> impl Iterator<Item = usize> + Clone + 'a {
         (0..self.kept.len()).filter(|card| ask.allows(*card))
     }
@@ -321,14 +321,14 @@ impl Cards {
         cards.map(|card| gpus[card].index).collect()
     }
 
-    /// Is the card open to this job at all, whatever is free there?
+    /// Checks whether the card is open to this job at all, whatever is free there.
     fn may_take(&self, ask: &JobAsk, card: usize) -> bool {
         ask.allows(card)
             && !self.whole.contains_key(&card)
             && (ask.memory != Amount::Whole || self.granted(card).is_zero())
     }
 
-    /// What is asked of a card that is empty.
+    /// Amount of an empty card that is asked for.
     fn amount(&self, memory: Amount, card: usize) -> MiB {
         let capacity = self.capacity(card);
         match memory {
@@ -342,7 +342,7 @@ impl Cards {
         }
     }
 
-    /// What is asked of a card as it is now: for a whole card, all that is not kept from jobs.
+    /// Amount of a card as it is now: for a whole card, all memory that is not kept from jobs.
     pub(crate) fn now(&self, memory: Amount, card: usize) -> MiB {
         match memory {
             Amount::Whole => self.capacity(card).saturating_sub(self.kept[card]),

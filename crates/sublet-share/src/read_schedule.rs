@@ -1,14 +1,13 @@
-//! When the driver is read besides the regular times. A process that has just begun makes its
-//! first context within a moment, and nobody knows what a context costs before it was read:
-//! until the next regular reading its job would have that much beyond its limit. So it is
-//! read early, and once more when it is first seen on a card, because a number counts
-//! when it was there twice (`reading`).
+//! The times of reading the driver besides the regular ones. A process that has just begun
+//! makes its first context within a moment, and the memory of a context is unknown before a
+//! reading: until the next regular reading its job would have that much beyond its limit. So
+//! the driver is read early, and once more when the process is first seen on a card, because a
+//! number counts when it was there twice (`reading`).
 //!
-//! A reading takes the driver a millisecond or two, so there are never more than one in
-//! [`STEP_MS`], however many processes begin together: times are rounded up to whole steps, and
-//! one reading is every process's. And where it takes longer, or the arbiter has so much to do
-//! that it comes to the answer late, the next one waits [`REST`] times as long: those who wait
-//! for the arbiter go first.
+//! A reading takes the driver a millisecond or two, so there is at most one in [`STEP_MS`],
+//! however many processes begin together: times are rounded up to whole steps, and one reading
+//! serves every process. If it takes longer, or if a busy arbiter comes to the answer late, the
+//! next one waits [`REST`] times as long: the clients that wait for the arbiter go first.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +24,7 @@ const AFTER_FIRST_SIGHT_MS: [u64; 2] = [20, 60];
 /// The shortest time between two of these readings.
 pub(crate) const STEP_MS: u64 = 20;
 
-/// How often the time of one reading is left alone after it: they take a fifth of the time at
-/// most.
+/// Pause after a reading, in times of its length: readings take a fifth of the time at most.
 const REST: u64 = 4;
 
 /// The times of readings that are due, in whole steps.
@@ -55,7 +53,7 @@ impl ReadSchedule {
         Some(due.max(self.not_before))
     }
 
-    /// A reading begins: it is all those that are due by now.
+    /// A reading begins: it serves all requests that are due by now.
     pub(crate) fn begun(&mut self, now: Time) {
         let passed = now.ms() / STEP_MS;
         self.due.retain(|step| *step > passed);

@@ -1,14 +1,14 @@
-//! What the driver says of the processes on each card, set against what their slots say. It
-//! finds two things: memory that no slot accounts for (modules, memory had past the interposer,
-//! what a context costs beyond what was reserved for it), and processes that have no slot at
-//! all. It judges numbers that were read for it, and reads nothing itself. What it finds of a
-//! job changes what that job is charged with, and nothing else.
+//! Compares the driver's figures of the processes on each card with their slots. It finds two
+//! things: memory that no slot accounts for (modules, memory that bypassed the interposer,
+//! memory of a context beyond its reserve), and processes without any slot. It judges numbers
+//! that were read for it, and reads nothing itself. Its findings on a job change that job's
+//! charge, and nothing else.
 //!
 //! The driver and the slots are never read at the same instant. The shell reads the slots
-//! before and after the driver and passes on the larger, so that memory freed or allocated in
-//! between only makes the difference smaller; and a difference counts when it was there twice.
-//! A process that takes memory *and* gives it back in between is told by its operations: where
-//! it did any, the difference may be memory that is gone already, and says nothing new.
+//! before and after the driver and passes on the larger, so memory freed or allocated in
+//! between only makes the difference smaller. A difference counts when it was there twice.
+//! Operations reveal a process that takes memory *and* gives it back in between: after any,
+//! the difference may be memory that is gone already, and says nothing new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ use sublet_model::{Bytes, Time};
 use crate::event::Action;
 use crate::job::{JobId, Pid};
 
-/// How long a process may be on a card without a slot before it is reported. A program that
-/// is looked after has its slot before its first context; with a reading every 200 ms,
-/// somebody else is known within a second. After a restart the same holds for whoever has no
-/// ledger of before to come back with.
+/// Longest time of a process on a card without a slot before it is reported. A managed program
+/// has its slot before its first context; with a reading every 200 ms, a stranger is known
+/// within a second. After a restart the same holds for a process without an earlier ledger to
+/// come back with.
 const STRANGER_AFTER_MS: u64 = 600;
 
 /// One card, as the driver sees it.
@@ -40,7 +40,7 @@ impl Reading {
     }
 }
 
-/// What a job's ledger says of one card.
+/// A job's ledger on one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerUse {
     /// The job.
@@ -49,12 +49,12 @@ pub struct LedgerUse {
     pub card: usize,
     /// The sum on its page.
     pub total: Bytes,
-    /// What its processes' accounts add up to, with the arbiter's own; `None` where they could
-    /// not be read at rest.
+    /// The total of its processes' accounts, with the arbiter's own; `None` if they could not
+    /// be read at rest.
     pub accounts: Option<Bytes>,
 }
 
-/// What one slot says of one card.
+/// One slot's record of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotUse {
     /// The job.
@@ -63,13 +63,13 @@ pub struct SlotUse {
     pub pid: Pid,
     /// The card.
     pub card: usize,
-    /// What it reserved; the larger of what it said before and after the driver was read.
+    /// Reserved memory; the larger of the records before and after the driver was read.
     pub used: Bytes,
     /// True if it took and gave nothing while the driver was read.
     pub is_quiet: bool,
 }
 
-/// What a process, or a job, has on a card by the driver's figures beyond what its ledger says.
+/// Memory of a process, or a job, on a card by the driver's figures beyond its ledger.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Excess {
     /// As it was last known.
@@ -119,7 +119,7 @@ impl Excess {
     }
 }
 
-/// What a job has on a card beyond its slots' reservations.
+/// Memory of a job on a card beyond its slots' reservations.
 #[derive(Debug, Clone, Copy, Default)]
 struct Residual {
     charged: u64,
@@ -138,11 +138,11 @@ struct Stranger {
 /// The driver's figures set against the slots', over time.
 #[derive(Debug, Clone)]
 pub(crate) struct Reconciliation {
-    /// What a new context costs, by card.
+    /// Memory of a new context, by card.
     contexts: Vec<Bytes>,
     excesses: BTreeMap<(Pid, usize), Excess>,
     residuals: BTreeMap<(JobId, usize), Residual>,
-    /// Who was seen on which card.
+    /// The processes seen on each card.
     seen: BTreeSet<(Pid, usize)>,
     strangers: BTreeMap<Pid, Stranger>,
     evict: bool,
@@ -184,13 +184,13 @@ impl Reconciliation {
         self.residuals.insert((job, card), residual);
     }
 
-    /// Those that were reported.
+    /// The reported strangers.
     pub(crate) fn strangers(&self) -> impl Iterator<Item = (Pid, &BTreeMap<usize, Bytes>)> {
         let reported = self.strangers.iter().filter(|(_, who)| who.reported);
         reported.map(|(pid, who)| (*pid, &who.on))
     }
 
-    /// What reported strangers use, by card.
+    /// Use by reported strangers, by card.
     pub(crate) fn use_of_strangers(&self) -> Vec<Bytes> {
         let mut sums = vec![0u64; self.contexts.len()];
         for (_, on) in self.strangers() {
@@ -320,7 +320,7 @@ impl Reconciliation {
     }
 }
 
-/// What the driver says of each process on one card; a process that is listed twice (compute
+/// The driver's figure for each process on one card; a process that is listed twice (compute
 /// and graphics) has that memory once.
 fn real_uses(reading: &Reading) -> BTreeMap<Pid, u64> {
     let mut uses: BTreeMap<Pid, u64> = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Why not, as data with the numbers: which card, and by how much. Printed for people at the
-//! edge; the same text is why a job waits, and why one that does not wait is refused.
+//! Refusals as data with the numbers: the card, and the missing amount. Printed for people at
+//! the edge; the same text explains the wait of a job, and the refusal of one that does not
+//! wait.
 
 use std::fmt;
 
@@ -7,83 +8,84 @@ use sublet_model::{Count, GpuIndex, MiB, Milli};
 
 use crate::job::{ComputeRange, JobId};
 
-/// Why something that a job asked is not given.
+/// Reason why a job's request is not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobRefusal {
     /// No cards, or no memory.
     Nothing,
     /// More cards than the machine has.
     TooFew {
-        /// What was asked.
+        /// Requested number.
         asked: Count,
-        /// What there is.
+        /// Number of cards.
         total: Count,
     },
     /// More cards than it named.
     TooFewNamed {
-        /// What was asked.
+        /// Requested number.
         asked: Count,
-        /// Those that it may be on.
+        /// The cards where it may run.
         named: Vec<GpuIndex>,
     },
     /// More memory than there are cards of that size, even when they are empty.
     TooLarge {
-        /// What was asked of each card.
+        /// Requested memory of each card.
         asked: MiB,
-        /// Of so many cards.
+        /// Requested number of cards.
         gpus: Count,
         /// Cards that are large enough.
         fitting: Count,
         /// The largest of the others.
         gpu: GpuIndex,
-        /// What can be granted there.
+        /// Most memory that can be granted there.
         largest: MiB,
     },
     /// Not now.
     NoRoom {
-        /// What was asked of each card.
+        /// Requested memory of each card.
         asked: MiB,
-        /// Of so many cards.
+        /// Requested number of cards.
         gpus: Count,
         /// Cards that have room.
         fitting: Count,
         /// The nearest of the others.
         gpu: GpuIndex,
-        /// What is free there.
+        /// Free memory there.
         free: MiB,
-        /// What processes that are no job, and the operator, keep from it.
+        /// Memory kept for the operator, and used by processes outside any job.
         kept: MiB,
         /// Cards that are large enough, but sick.
         sick: Count,
     },
     /// The memory is there, and the compute time is promised to others.
     NoCompute {
-        /// What was asked of each card.
+        /// Requested compute time of each card.
         asked: Milli,
-        /// The card with most of it, among those that have the memory.
+        /// The card with most of it, among the cards with enough memory.
         gpu: GpuIndex,
-        /// What is left there. As much as is asked, where a job is alone in its class there.
+        /// Rest of it there. It can be enough: a job that asks for all of it shares with no
+        /// guaranteed job.
         left: Milli,
     },
-    /// Compute time was asked for a job that gets what others leave.
+    /// Compute time was asked for a job that gets only the time that others leave.
     Opportunistic {
-        /// What was asked of each card.
+        /// Requested compute time of each card.
         asked: Milli,
     },
     /// Whole cards were asked, and others are on them.
     NotIdle {
-        /// What was asked.
+        /// Requested number.
         asked: Count,
         /// Cards that no job is on.
         idle: Count,
         /// Cards of the machine.
         total: Count,
-        /// Those that it may be on, where it named some.
+        /// The cards where it may run, if it named some.
         named: Vec<GpuIndex>,
     },
     /// Others were here before.
     Behind {
-        /// How many jobs wait before this one.
+        /// Number of jobs that wait before this one.
         waiting: u32,
     },
     /// The arbiter was just restarted, and lets the jobs of before come back first.
@@ -94,45 +96,45 @@ pub enum JobRefusal {
     Inside(JobId),
     /// Whether a program is inside a job cannot be seen.
     Unseen,
-    /// Nobody counts what the job pins.
+    /// The job's pinned memory is not counted.
     PinnedNotCounted(JobId),
     /// A cluster's job cannot have more than it was promised.
     Promised {
-        /// What was asked there.
+        /// Requested memory there.
         asked: MiB,
         /// The card.
         gpu: GpuIndex,
-        /// What was promised there.
+        /// Promised memory there.
         promised: MiB,
     },
     /// The same of compute time.
     PromisedCompute {
-        /// What was asked there.
+        /// Requested compute time there.
         asked: ComputeRange,
         /// The card.
         gpu: GpuIndex,
-        /// What was promised there, and its limit.
+        /// Promised compute time there, and its limit.
         promised: ComputeRange,
     },
     /// A limit cannot rise so far.
     NoGrowth {
-        /// What was asked there.
+        /// Requested memory there.
         asked: MiB,
         /// The card.
         gpu: GpuIndex,
         /// The job's limit there.
         limit: MiB,
-        /// What is free there.
+        /// Free memory there.
         free: MiB,
     },
     /// A card that the machine does not have.
     NoSuchCard {
-        /// How many it has.
+        /// Number of its cards.
         total: Count,
     },
-    /// Nobody has that number.
+    /// No job has that number.
     NoSuchJob(JobId),
-    /// Somebody has that number already.
+    /// Another job has that number already.
     Known(JobId),
     /// The job has no card yet.
     NotPlaced(JobId),
@@ -146,7 +148,7 @@ pub enum JobRefusal {
     NoSlot {
         /// The job.
         job: JobId,
-        /// How many there are.
+        /// Number of slots.
         slots: u32,
     },
 }
@@ -186,8 +188,7 @@ impl JobRefusal {
 }
 
 impl JobRefusal {
-    /// What the person who asked can do about it, where that is not to ask for less or to
-    /// wait.
+    /// Remedy for the person who asked, if it is not to ask for less or to wait.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -309,7 +310,7 @@ impl fmt::Display for Listed<'_> {
 }
 
 impl JobRefusal {
-    /// Why something stays as it is.
+    /// Writes the reason why a setting stays as it is.
     fn fmt_change(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JobRefusal::Inside(job) => write!(f, "a program inside job {job} cannot ask this"),

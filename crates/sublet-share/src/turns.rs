@@ -1,25 +1,26 @@
-//! Whose turn it is: shares of the compute time of cards, as a state machine.
+//! Turns: shares of the compute time of cards, as a state machine.
 //!
 //! A job's processes launch work only while the job's *gate* is open, and one gate serves all its
 //! cards: a job whose work stands still on one card waits for itself on the others. The machine
-//! opens and closes gates; what a job's processes do comes in as [`TurnEvent`]s. Time is an
+//! opens and closes gates. Reports from a job's processes come in as [`TurnEvent`]s. Time is an
 //! argument, as the distance from any fixed moment.
 //!
-//! # Whose turn comes next
+//! # Order of turns
 //! Each job has, for each of its cards, a clock of its own: it advances by the time that the job
-//! used there, divided by the rate that is due to it now ([`rates`]). Whose clock is furthest
-//! behind lacks the largest part of its share, and is next (virtual time; Gemini's order by the
-//! largest missing share, without a quota that can be lost). The clock of a job that wanted
-//! nothing is set forward to the earliest of those that did: what a job did not want is not owed
-//! to it. A clock is never set back. So a job that overran its slice has a debt, however long its
-//! kernel was, and pays it by waiting while others want the card.
+//! used there, divided by the rate that is due to the job now ([`rates`]). The job with the clock
+//! furthest behind lacks the largest part of its share, and is next (virtual time; Gemini's order
+//! by the largest missing share, without a quota that can be lost). When a job that wanted
+//! nothing comes back, its clock is set forward to the earliest clock of those that wanted work:
+//! time that a job did not want is not owed to it. A clock is never set back. So a job that
+//! overran its slice has a debt, however long its kernel was, and pays it by waiting while others
+//! want the card.
 //!
 //! # Slices
 //! A turn lasts a slice, give or take a quarter, so that the turns of several cards end at the same
-//! moments ([`TurnRules::common_moment`]). Then the gate closes if somebody else waits, and the
-//! turn ends when the job says that nothing of it runs any more: all that until then counts as
-//! used. Where a card's turns may overlap, the next one begins when the last gate was closed, and
-//! what both use meanwhile is split. Where they must not, it begins when the last one has ended.
+//! moments ([`TurnRules::common_moment`]). Then the gate closes if another job waits, and the turn
+//! ends when the job reports that none of its work runs. All time until then counts as used. If a
+//! card's turns may overlap, the next one begins when the last gate was closed, and the time that
+//! both use meanwhile is split. If they must not, it begins when the last one has ended.
 //!
 //! A job whose gate was closed between two halves of something that needs both (rank 0 has
 //! launched a collective, rank 1 waits at the gate) would never end its turn: after a slice its
@@ -34,13 +35,13 @@
 //! bursts that are less than 2 ms apart.)
 //!
 //! # Groups
-//! Jobs that share a card, and those that share one with these, are decided together
-//! ([`group`]). What happens in one group costs nothing in the others.
+//! Jobs that share a card, and jobs that share one with these, are decided together
+//! ([`group`]). An event in one group costs nothing in the others.
 //!
 //! # Classes
 //! An opportunistic job has a turn while no guaranteed job wants the card, and its gate closes at
-//! once when one does. A small share is left to it ([`TurnRules::least`]). How much of the rest it
-//! gets depends on how the guaranteed ones get on ([`coordinator`]).
+//! once when one does. A small share is left to it ([`TurnRules::least`]). Its part of the rest
+//! depends on the progress of the guaranteed jobs ([`coordinator`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -74,9 +75,9 @@ pub use overuse::{BusyReading, Overuse, OveruseWatch};
 pub struct TimeShare {
     /// The card's position in the machine's inventory.
     pub card: usize,
-    /// What it is promised.
+    /// Promised share.
     pub request: Milli,
-    /// What it gets at most, also of time that nobody else wants.
+    /// Greatest share, also of time that no other job wants.
     pub limit: Milli,
 }
 
@@ -91,24 +92,24 @@ pub enum Overlap {
     Never,
 }
 
-/// How turns are given.
+/// Rules of turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnRules {
-    /// How long a turn lasts while others wait.
+    /// Length of a turn while others wait.
     pub slice: Duration,
     /// No turn is given for less.
     pub shortest: Duration,
     /// Limits hold within any time of this length.
     pub window: Duration,
-    /// What an opportunistic job gets of each window while guaranteed ones want it all.
+    /// An opportunistic job's part of each window while guaranteed ones want it all.
     pub least: Duration,
     /// A pause as short as that does not end a turn.
     pub linger: Duration,
 }
 
 impl TurnRules {
-    /// The moment nearest to `at` at which turns end: those of several cards at the same ones, so
-    /// that who gives them is woken once for all. At most a quarter of a slice away.
+    /// The moment nearest to `at` at which turns end. Turns of several cards end at the same
+    /// moments, so the arbiter wakes once for all. At most a quarter of a slice away.
     #[must_use]
     pub fn common_moment(&self, at: Duration) -> Duration {
         let apart = (self.slice / 2).as_nanos().max(1);
@@ -118,8 +119,8 @@ impl TurnRules {
 }
 
 impl Default for TurnRules {
-    /// Slices of 20 ms: long beside a switch (some ten microseconds) and short beside what people
-    /// and schedulers notice. Half a percent for the opportunistic. A program that waits for a
+    /// Slices of 20 ms: long beside a switch (some ten microseconds) and too short for people and
+    /// schedulers to notice. Half a percent for the opportunistic. A program that waits for a
     /// result is back within a fraction of a millisecond.
     fn default() -> Self {
         Self {
@@ -146,7 +147,7 @@ pub enum TurnEvent {
     },
     /// A job is gone.
     Left(JobId),
-    /// A job whose gate is watched or closed has work to do: it has launched some, or a thread
+    /// A job with a watched or closed gate has work to do: it has launched some, or a thread
     /// stands at the gate.
     Wants(JobId),
     /// All that a job has launched is done, and no thread stands at its gate.
@@ -155,7 +156,8 @@ pub enum TurnEvent {
     Drained {
         /// The job.
         job: JobId,
-        /// Which closing that answers ([`LaunchGate::Closed`]); another one is too late, and ignored.
+        /// The closing that this answers ([`LaunchGate::Closed`]); another one is too late, and
+        /// ignored.
         turn: u32,
         /// Does a thread stand at the gate?
         wants: bool,
@@ -166,18 +168,17 @@ pub enum TurnEvent {
         job: JobId,
         /// The card.
         card: usize,
-        /// How much longer.
+        /// Additional time.
         by: Duration,
     },
     /// Only time has passed.
     Tick,
 }
 
-/// How a job's gate is.
+/// State of a job's gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchGate {
-    /// Open, and nobody need know when the job works: no other job is on its cards, and it has
-    /// no limit.
+    /// Open, and not watched: no other job is on its cards, and it has no limit.
     Free,
     /// Open, and the job says when it works.
     Open,
@@ -197,22 +198,22 @@ pub struct SetGate {
     pub gate: LaunchGate,
 }
 
-/// How a job stands on one of its cards.
+/// A job's state on one of its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnView {
     /// The share that it has.
     pub share: TimeShare,
-    /// What it used within the last window.
+    /// Time used within the last window.
     pub used: Duration,
-    /// What it had of the card by its turns, since it came.
+    /// The card's time that it had by its turns, since it came.
     pub had: Duration,
-    /// How long it was at work there by its turns, alone or beside others, since it came.
+    /// Time at work there by its turns, alone or beside others, since it came.
     pub worked: Duration,
-    /// How long it wanted the card within the last window and had no turn.
+    /// Time within the last window in which it wanted the card and had no turn.
     pub waited: Duration,
-    /// How long it wanted the card and had no turn, since it came.
+    /// Time in which it wanted the card and had no turn, since it came.
     pub waited_in_all: Duration,
-    /// How much of that because it was at its limit.
+    /// Part of that spent waiting at its limit.
     pub throttled_in_all: Duration,
     /// It waits because it is at its limit.
     pub is_at_limit: bool,
@@ -230,7 +231,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Nobody has a card yet.
+    /// Turns without any job.
     #[must_use]
     pub fn new(rules: TurnRules) -> Turns {
         Turns {
@@ -262,7 +263,7 @@ impl Turns {
         self.apply_all(now, [event], out);
     }
 
-    /// The same for what happened at one moment.
+    /// The same for several events of one moment.
     pub fn apply_all(
         &mut self,
         now: Duration,
@@ -307,7 +308,7 @@ impl Turns {
         self.groups.iter().filter_map(Group::wake_at).min()
     }
 
-    /// Brings all accounts up to `now`, before somebody looks at them.
+    /// Brings all accounts up to `now`, before a reader looks at them.
     pub fn settle(&mut self, now: Duration) {
         self.now = self.now.max(now);
         for group in &mut self.groups {
@@ -315,9 +316,9 @@ impl Turns {
         }
     }
 
-    /// Opportunistic jobs get more or less, by how the guaranteed ones beside them get on; to be
-    /// called several times a second. `done` is what jobs have done up to now, as far as anybody
-    /// knows it.
+    /// Gives opportunistic jobs more or less, by the progress of the guaranteed ones beside
+    /// them; to be called several times a second. `done` is the work of jobs up to now, as far
+    /// as it is known.
     pub fn coordinate(
         &mut self,
         now: Duration,
@@ -332,8 +333,8 @@ impl Turns {
         }
     }
 
-    /// How a job stands on each of its cards: as it was when something last happened there, or
-    /// accounts were last settled.
+    /// A job's state on each of its cards: as of the last event there, or the last settling of
+    /// accounts.
     #[must_use]
     pub fn view(&self, job: JobId) -> Vec<TurnView> {
         let group = self.group_of.get(&job).map(|place| &self.groups[*place]);

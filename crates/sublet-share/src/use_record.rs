@@ -1,5 +1,5 @@
-//! What each job used of each of its cards over the last hour, in steps of ten seconds: for people
-//! who ask later what happened, and for readers that come too seldom. Bounded, whatever jobs come.
+//! Each job's use of each of its cards over the last hour, in steps of ten seconds: for people who
+//! ask later, and for readers that come too seldom. Bounded, however many jobs come.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,21 +7,21 @@ use sublet_model::{MiB, Milli, Time};
 
 use crate::job::JobId;
 
-/// How far apart two points are.
+/// Time between two points.
 pub const RECORD_EVERY_MS: u64 = 10_000;
 
-/// How many points are kept of each job and card: an hour.
+/// Number of points kept of each job and card: an hour.
 const POINTS: usize = 360;
 
-/// Of how many jobs and cards points are kept: 5 MiB in all.
+/// Number of jobs and cards with points: 5 MiB in all.
 const SERIES_MAX: usize = 1024;
 
-/// What a job used of a card.
+/// A job's use of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsePoint {
     /// Memory, at that moment.
     pub memory: MiB,
-    /// Of the card's time since the point before.
+    /// Share of the card's time since the point before.
     pub compute: Milli,
 }
 
@@ -32,7 +32,7 @@ struct Series {
     points: VecDeque<UsePoint>,
 }
 
-/// The points of all jobs, also of those that are gone.
+/// The points of all jobs, also of ended ones.
 #[derive(Debug, Clone, Default)]
 pub struct UseRecord {
     series: BTreeMap<(JobId, usize), Series>,

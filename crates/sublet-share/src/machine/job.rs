@@ -1,4 +1,4 @@
-//! A job inside the state machine: what it asked, what it has, and how it is.
+//! A job inside the state machine: its request, its holdings, and its state.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use crate::refusal::JobRefusal;
 pub struct JobView<'a> {
     /// Its number.
     pub id: JobId,
-    /// What it asked; after a change of a limit, what was asked then.
+    /// Its request; after a change of a limit, the new one.
     pub ask: &'a JobAsk,
     /// Its cards and limits.
     pub parts: Vec<Holding>,
     /// Its processes with slots.
     pub pids: Vec<Pid>,
-    /// How it is.
+    /// Its state.
     pub state: JobState,
     /// When it came.
     pub since: Time,
     /// Its place in the line and why it waits.
     pub waits: Option<&'a (u32, JobRefusal)>,
-    /// True if it is being ended for what it has beyond its limit.
+    /// True if it is being ended because it exceeds its limit.
     pub is_evicted: bool,
 }
 
@@ -33,15 +33,15 @@ pub struct JobView<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct HeldCard {
     pub(super) part: Holding,
-    /// What a cluster has promised; nothing for a job of this machine.
+    /// The cluster's promise; nothing for a job of this machine.
     pub(super) promised: Option<Holding>,
     pub(super) uses: JobUsage,
-    /// What the card is charged for it.
+    /// Memory charged on the card for it.
     pub(super) charge: MiB,
 }
 
 impl HeldCard {
-    /// What is taken from the card for it.
+    /// Part of the card taken for it.
     pub(super) fn takes(&self) -> Part {
         self.part.with_memory(self.charge).limit
     }
@@ -57,7 +57,7 @@ pub(super) struct Job {
     pub(super) pids: BTreeSet<Pid>,
     pub(super) slots: BTreeSet<u32>,
     pub(super) root_gone: bool,
-    /// False once it has pages on which nobody counts what it pins.
+    /// False once it has pages that do not count its pinned memory.
     pub(super) counts_pinned: bool,
     pub(super) promise: Option<Promise>,
     /// Its place in the queue and why it waits, as it was told last.
@@ -90,7 +90,7 @@ impl Job {
         }
     }
 
-    /// What it has on a card.
+    /// Its holding on a card.
     pub(super) fn on(&self, card: usize) -> Option<&HeldCard> {
         self.held.iter().find(|held| held.part.card == card)
     }

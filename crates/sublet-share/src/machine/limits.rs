@@ -1,15 +1,15 @@
-//! Limits that are changed while a job has its cards: who may ask for it, and how far a limit
-//! may move.
+//! Changes of limits while a job has its cards: the callers that may ask for them, and the
+//! range in which a limit may move.
 //!
-//! A limit of a card falls at once, below what the job uses too: then it is over its limit and
-//! gets nothing new. It rises into what nobody else is charged with. A job that a cluster
-//! placed never gets more than it was promised.
+//! A limit of a card falls at once, even below the job's use: then the job is over its limit
+//! and gets nothing new. It rises into memory that no other job is charged with. A job that a
+//! cluster placed never gets more than its promise.
 //!
 //! Compute time is promised at most once, as when a job is placed: a promise falls at any time,
-//! and rises into what is promised to nobody. Its limit takes nothing from others.
+//! and rises into time that is promised to no job. Its limit takes nothing from others.
 //!
 //! A limit of pinned host memory takes nothing from others, so any amount is right. It is
-//! refused only where nobody would count: on pages of version 1.
+//! refused only if nothing would count: on pages of version 1.
 
 use sublet_model::MiB;
 
@@ -19,7 +19,7 @@ use crate::event::Action;
 use crate::job::{Amount, ComputeRange, Holding, JobAsk, JobId, Pid};
 use crate::refusal::JobRefusal;
 
-/// Below whose root a process was started.
+/// The known root above a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ancestry {
     /// Its parents cannot be seen.
@@ -31,11 +31,11 @@ pub enum Ancestry {
 }
 
 impl Machine {
-    /// May that process start, change or end anything on this machine? A program inside a job may
-    /// not: it could free itself of its limits.
+    /// Checks whether a process may start, change or end anything on this machine. A program
+    /// inside a job may not: it could free itself of its limits.
     ///
     /// # Errors
-    /// It is inside a job, or nobody can see whether it is.
+    /// It is inside a job, or it is not visible whether it is.
     pub fn permits_change(&self, pid: Pid, ancestry: Ancestry) -> Result<(), JobRefusal> {
         match (self.process(pid), ancestry) {
             (Some((job, _)), _) | (None, Ancestry::Job(job)) => Err(JobRefusal::Inside(job)),
@@ -65,7 +65,7 @@ impl Machine {
         Ok(job.held.iter().map(|held| held.part).collect())
     }
 
-    /// A job has its pages: does anybody count there what it pins?
+    /// A job has its pages: notes whether they count its pinned memory.
     pub(super) fn pages_are_made(&mut self, id: JobId, counts_pinned: bool) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.counts_pinned = counts_pinned;

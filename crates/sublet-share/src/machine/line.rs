@@ -1,17 +1,17 @@
-//! The order of those that wait, and what would start one.
+//! The order of the waiting jobs, and the condition that would start one.
 //!
-//! Higher priority goes first. Among jobs of one priority that user goes first who has least of the
-//! cards, and of one user's jobs the one that came first. A job that has waited for
+//! Higher priority goes first. Among jobs of one priority, the user with the least of the cards
+//! goes first, and of one user's jobs the one that came first. A job that has waited for
 //! [`PATIENCE_MS`] goes by its age alone, before all others of its priority that have not waited
 //! that long.
 //!
-//! Nobody passes the first of the line: one that would fit waits behind one that does not. So a
-//! large job is kept waiting by smaller ones of its priority for a limited time, if jobs end: after
-//! its patience only those go before it that came before it.
+//! No job passes the first of the queue: a job that would fit waits behind one that does not. So
+//! smaller jobs of its priority keep a large job waiting for a limited time, if jobs end: after its
+//! patience only the jobs that came before it go first.
 //!
-//! An event costs what it changes. The line is put in order again only when a user's share of the
-//! cards is another or somebody's patience ends, and the cards are asked only when they, or the
-//! first of the line, are others.
+//! An event costs only its own change. The queue is sorted again only when a user's share of the
+//! cards changes or a job's patience ends, and the cards are asked only when they, or the first of
+//! the queue, change.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -27,18 +27,18 @@ use crate::job::{Amount, JobAsk, JobId, UserId};
 use crate::place::Cards;
 use crate::refusal::JobRefusal;
 
-/// How long a job waits by its user's share of the cards. Long enough for a user who has nothing
-/// to go first, short enough that a large job is not forgotten for a working day.
+/// Time for which a job waits by its user's share of the cards. Long enough for a user who has
+/// nothing to go first, short enough that a large job is not forgotten for a working day.
 pub const PATIENCE_MS: u64 = 10 * 60 * 1000;
 
-/// What would start a job that waits.
+/// Condition that would start a waiting job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartCondition {
     /// The end of any one of these jobs.
     OneEnds(Vec<JobId>),
     /// The end of several jobs.
     SeveralEnd,
-    /// Those before it have started, and there is room left.
+    /// The jobs before it have started, and there is room left.
     AfterOthers(u32),
     /// Something that is no job leaves the cards, or a sick card is well again.
     OthersLeave,
@@ -68,18 +68,18 @@ impl fmt::Display for StartCondition {
     }
 }
 
-/// Where a job stands in the line; smaller goes first.
+/// A job's place in the queue; smaller goes first.
 type Place = (Reverse<i32>, bool, u64, Time, JobId);
 
-/// Where a job stands whose user has that share of the cards.
+/// Place of a job whose user has that share of the cards.
 fn place_in_line(now: Time, id: JobId, ask: &JobAsk, since: Time, share: u64) -> Place {
     let is_patient = now < since.plus_ms(PATIENCE_MS);
     let share = if is_patient { share } else { 0 };
     (Reverse(ask.priority), is_patient, share, since, id)
 }
 
-/// The most jobs that are looked at for one whose end alone would start another: each costs a copy of the
-/// cards' accounts. If none of those that have most is enough, hardly a smaller one is.
+/// The most jobs that are looked at for one whose end alone would start another: each costs a copy
+/// of the cards' accounts. If no end of the largest jobs is enough, hardly a smaller one is.
 const ENDS_MAX: usize = 64;
 
 /// The jobs that wait, and the state of the cards for which they were looked at last.
@@ -109,7 +109,7 @@ impl Line {
         self.moved_from = Some(before.min(place));
     }
 
-    /// One of those that wait asks for something else now.
+    /// A waiting job asks for something else now.
     pub(super) fn ask_again(&mut self) {
         self.asked = None;
     }
@@ -125,7 +125,7 @@ impl Line {
 }
 
 impl Machine {
-    /// Puts those that wait in their order, if it may be another.
+    /// Sorts the waiting jobs, if their order may have changed.
     fn line_up(&mut self, now: Time) {
         if self.line.queue.is_empty() {
             return;
@@ -146,7 +146,8 @@ impl Machine {
         self.line.patience_ends = self.next_end(|end| end > now);
     }
 
-    /// Adds up the shares, if the cards are others. True if somebody's share is another.
+    /// Adds up the shares, if the cards have changed. Returns true if a user's share has
+    /// changed.
     fn take_shares(&mut self) -> bool {
         let changes = Some(self.cards.changes());
         if self.line.shares_at == changes {
@@ -201,14 +202,14 @@ impl Machine {
         }
     }
 
-    /// When the first patience ends of those that end then.
+    /// The earliest end of patience among the meant ones.
     fn next_end(&self, is_meant: impl Fn(Time) -> bool) -> Option<Time> {
         let waiting = self.line.queue.iter().map(|id| self.jobs[id].since);
         let ends = waiting.map(|since| since.plus_ms(PATIENCE_MS));
         ends.filter(|end| is_meant(*end)).min()
     }
 
-    /// Counts those that go before a job that comes now.
+    /// Counts the jobs that go before a job that comes now.
     pub(super) fn ahead_of(&mut self, now: Time, id: JobId, ask: &JobAsk) -> u32 {
         if self.line.queue.is_empty() {
             return 0;
@@ -218,7 +219,7 @@ impl Machine {
         u32::try_from(self.before(now, own)).unwrap_or(u32::MAX)
     }
 
-    /// Counts those before that place, in a line that is in order.
+    /// Counts the jobs before that place, in a sorted queue.
     fn before(&self, now: Time, own: Place) -> usize {
         let queue = &self.line.queue;
         queue.partition_point(|other| self.place(now, *other) < own)
@@ -234,8 +235,8 @@ impl Machine {
         share.copied().unwrap_or(0)
     }
 
-    /// Places from the head of the line for as long as it fits, and tells those who stand elsewhere
-    /// than before where they stand.
+    /// Places jobs from the head of the queue as long as they fit, and tells jobs with a new place
+    /// their place.
     pub(super) fn advance(&mut self, now: Time, out: &mut Vec<Action>) {
         self.line_up(now);
         let mut why = None;
@@ -276,7 +277,7 @@ impl Machine {
         }
     }
 
-    /// Tells a job where it stands and why it waits, if that is news.
+    /// Tells a job its place and the reason of its wait, if they have changed.
     fn tell_place(&mut self, id: JobId, news: (u32, JobRefusal), out: &mut Vec<Action>) {
         if let Some(job) = self.jobs.get_mut(&id)
             && job.last_news.as_ref() != Some(&news)
@@ -291,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Adds up what each user's jobs have of the machine, as in [`Machine::share_of`].
+    /// Adds up each user's part of the machine, as in [`Machine::share_of`].
     fn shares(&self) -> BTreeMap<UserId, u64> {
         let mut shares = BTreeMap::new();
         for job in self.jobs.values().filter(|job| !job.held.is_empty()) {
@@ -306,14 +307,14 @@ impl Machine {
         shares
     }
 
-    /// How many of a user's jobs wait.
+    /// Number of a user's waiting jobs.
     #[must_use]
     pub fn waiting_of(&self, user: UserId) -> usize {
         self.line.of_user.get(&user).copied().unwrap_or(0)
     }
 
-    /// What a user's jobs have of the machine, in thousandths of cards: of each card the larger of
-    /// memory and compute time.
+    /// The part of the machine that a user's jobs have, in thousandths of cards: of each card the
+    /// larger of memory and compute time.
     #[must_use]
     pub fn share_of(&self, user: UserId) -> u64 {
         let own = self.jobs.values();
@@ -330,13 +331,13 @@ impl Machine {
         u64::from(share.get())
     }
 
-    /// When the next of those that wait has waited for so long that the order may change.
+    /// Time at which the next waiting job's patience ends and the order may change.
     pub(super) fn patience_ends(&self) -> Option<Time> {
         let ends = self.line.patience_ends;
         ends.filter(|_| !self.line.queue.is_empty())
     }
 
-    /// What would start a job; nothing for one that does not wait.
+    /// Condition that would start a job; nothing for a job that does not wait.
     #[must_use]
     pub fn starts_when(&self, id: JobId) -> Option<StartCondition> {
         let job = self.jobs.get(&id)?;
@@ -348,7 +349,7 @@ impl Machine {
         Some(found.get_or_init(|| self.starts_alone(&job.ask)).clone())
     }
 
-    /// Finds what would start the first of the line.
+    /// Finds the condition that would start the first of the queue.
     fn starts_alone(&self, ask: &JobAsk) -> StartCondition {
         let local = self.jobs.iter().filter(|(_, job)| job.promise.is_none());
         let local = local.filter(|(_, job)| !job.held.is_empty());

@@ -37,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// A job is gone: its account falls to what the rest of its pod takes.
+    /// A job is gone: its pod's account falls to the use of the rest.
     pub(super) fn leave_account(&mut self, id: JobId, job: &Job) {
         let (promise, class) = (job.promise.as_ref(), job.ask.class);
         let pod = promise.and_then(|promise| self.pods.get_mut(&promise.pod));
@@ -54,7 +54,7 @@ impl Machine {
         self.pods.retain(|_, pod| !pod.jobs.is_empty());
     }
 
-    /// Enters what a job's account takes from a card now.
+    /// Enters the part of a card that a job's account takes now.
     pub(super) fn charge(&mut self, id: JobId, card: usize) {
         let Some(job) = self.jobs.get(&id) else {
             return;
@@ -71,8 +71,8 @@ impl Machine {
         self.pods.get(&promise?.pod)
     }
 
-    /// What a pod takes from a card: what it was promised for its worst moment; or more, where
-    /// its containers use more.
+    /// A pod's part of a card: the promise for its worst moment; or more, if its containers
+    /// use more.
     fn takes(&self, pod: &Pod, card: usize) -> Part {
         let jobs = pod.jobs.iter().filter_map(|id| {
             let job = self.jobs.get(id)?;

@@ -1,4 +1,5 @@
-//! The processes of jobs: slots that they take and give back, and what the driver says of them.
+//! The processes of jobs: the slots that they take and give back, and the driver's figures on
+//! them.
 
 use std::collections::BTreeSet;
 

@@ -356,8 +356,9 @@ impl World {
         Ok(())
     }
 
-    /// What each job on a card is promised of its time is what it asked, within its limit and only
-    /// if it is guaranteed; who is promised all of it is the only guaranteed one.
+    /// Checks the promised time of each job on a card: it is the request, within the job's limit
+    /// and only if the job is guaranteed. A job that is promised all of it is the only guaranteed
+    /// one.
     fn check_compute(&self, card: usize) -> Result<(), TestCaseError> {
         let local = self.machine.jobs();
         let local = local.filter(|job| !self.promised.contains(&job.id));
@@ -383,7 +384,7 @@ impl World {
         Ok(())
     }
 
-    /// What each job may pin.
+    /// Each job's limit of pinned memory.
     fn pinned_limits(&self) -> BTreeMap<JobId, Option<MiB>> {
         let jobs = self.machine.jobs();
         jobs.map(|job| (job.id, job.ask.pinned)).collect()

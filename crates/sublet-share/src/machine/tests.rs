@@ -1,4 +1,4 @@
-//! What happens to jobs, one story a test.
+//! Lives of jobs, one story per test.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
     }
 }
 
-/// What one event leads to, as text.
+/// The actions after one event, as text.
 pub(super) fn tell(machine: &mut Machine, at_ms: u64, event: Event) -> String {
     let mut out = Vec::new();
     machine.apply(Time::from_ms(at_ms), event, &mut out);
@@ -96,7 +96,7 @@ pub(super) fn limit(machine: &mut Machine, job: u64, mib: u32) -> String {
     tell(machine, 0, Event::LimitAsked { job, memory })
 }
 
-/// What a job's ledger says of card 0, where they agree.
+/// A job's ledger on card 0, with sum and accounts that agree.
 pub(super) fn ledger_use(job: u64, card: usize, mib: u64) -> LedgerUse {
     let total = Bytes::new(mib << 20);
     LedgerUse {

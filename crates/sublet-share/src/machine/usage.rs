@@ -1,10 +1,9 @@
-//! What a job uses, when its own ledger, the sum of its processes' accounts and the driver do not
-//! say the same.
+//! A job's use, when its own ledger, the sum of its processes' accounts and the driver disagree.
 //!
-//! A job can write into the page that its processes count on. What is there is believed where
-//! it costs the job itself; where others depend on it, the driver's figure counts, or what the
-//! job was entitled to before. So a page that was written into makes a job look worse, and
-//! never takes room from others.
+//! A job can write into the page that its processes count on. The page is believed if that costs
+//! the job itself. If others depend on the figure, the driver's counts, or the job's earlier
+//! claim. So a page that was written into makes a job look worse, and never takes room from
+//! others.
 
 use sublet_model::{Bytes, MiB, Time};
 
@@ -14,40 +13,40 @@ use crate::event::Action;
 use crate::job::JobId;
 use crate::reading::{Excess, LedgerUse, Reading, SlotUse};
 
-/// How long the processes of a job that is ended may take after SIGTERM; as `docker stop`.
+/// Longest end of a job's processes after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
 
 /// In so many readings in a row something must be seen before it counts: the driver and the
 /// ledgers are never read at the same instant.
 const READINGS: u8 = 2;
 
-/// What is known of a job's use of one card.
+/// Known use of one card by a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JobUsage {
     /// By the page's own sum.
     total: u64,
-    /// By the accounts of its processes, where they could be read at rest.
+    /// By the accounts of its processes, if they could be read at rest.
     accounts: Option<u64>,
     /// By the driver: all its processes.
     driver: u64,
-    /// What the driver sees beyond the page's sum.
+    /// Memory that the driver sees beyond the page's sum.
     beyond: Excess,
     /// More than the page's sum, by the driver or by the accounts, in the last reading but one and
     /// in the last.
     hidden: [u64; 2],
     /// In so many readings the page's sum was not that of its accounts.
     unequal: u8,
-    /// The most that it may have by the driver's count, contexts aside: its limit, or what it
-    /// had when that was lowered. `None` until a job that was there before was seen once.
+    /// Its greatest use by the driver's count, contexts aside: its limit, or its use when that
+    /// was lowered. `None` until a job from before was seen once.
     allowed: Option<u64>,
     /// In so many readings it had more than that.
     over: u8,
-    /// How much of the page's sum the arbiter has charged there itself.
+    /// Part of the page's sum that the arbiter has charged there itself.
     overhead: u64,
 }
 
 impl JobUsage {
-    /// Of a job that begins with this limit; `None` for one that may have begun before.
+    /// For a job that begins with this limit; `None` for one that may have begun before.
     pub(super) fn begin(limit: Option<MiB>) -> JobUsage {
         JobUsage {
             total: 0,
@@ -62,13 +61,13 @@ impl JobUsage {
         }
     }
 
-    /// What it uses, whatever its page says.
+    /// Its use, even against its page.
     pub(super) fn bytes(&self) -> Bytes {
         let hidden = self.hidden[0].min(self.hidden[1]);
         Bytes::new(self.total.saturating_add(hidden))
     }
 
-    /// The page's sum, the accounts' and the driver's figure, where they do not agree.
+    /// The page's sum, the accounts' and the driver's figure, if they do not agree.
     pub(super) fn mismatch(&self) -> Option<Mismatch> {
         let is_unequal = self.unequal >= READINGS;
         let hidden = self.hidden[0].min(self.hidden[1]);
@@ -79,8 +78,8 @@ impl JobUsage {
         })
     }
 
-    /// As much of it as keeps others out: within what is entitled already, unless the driver
-    /// says so.
+    /// The part of it that keeps others out: within the present entitlement, unless the driver
+    /// says more.
     fn believed(&self, entitled: MiB) -> MiB {
         let total = mib_for(Bytes::new(self.total)).min(entitled);
         let total = if self.unequal >= READINGS {
@@ -101,7 +100,7 @@ impl JobUsage {
         self.overhead = bytes.get();
     }
 
-    /// The driver was read beside the ledgers. What it showed is charged on the page from now on.
+    /// The driver was read beside the ledgers. Its overhead is charged on the page from now on.
     /// `is_quiet`: the job took and gave nothing meanwhile, so that both figures are of one moment.
     fn looked_at(&mut self, driver: u64, overhead: u64, is_quiet: bool) {
         self.driver = driver;
@@ -141,14 +140,14 @@ impl JobUsage {
 pub struct Mismatch {
     /// The sum on the job's page.
     pub total: Bytes,
-    /// The sum of its processes' accounts, where they could be read at rest.
+    /// The sum of its processes' accounts, if they could be read at rest.
     pub accounts: Option<Bytes>,
-    /// What the driver says of its processes.
+    /// The driver's figure of its processes.
     pub driver: Bytes,
 }
 
 impl HeldCard {
-    /// Makes the charge what it must be now.
+    /// Brings the charge up to date.
     pub(super) fn settle_charge(&mut self) {
         let entitled = self.charge;
         let promised = self.promised.unwrap_or(self.part).limit.memory;
@@ -158,7 +157,7 @@ impl HeldCard {
 }
 
 impl Machine {
-    /// What jobs say that they use.
+    /// Takes the jobs' own figures of their use.
     pub(super) fn use_now(&mut self, ledgers: &[LedgerUse]) {
         for one in ledgers {
             if let Some(held) = self.held_mut(one.job, one.card) {
@@ -169,7 +168,7 @@ impl Machine {
         }
     }
 
-    /// Sets what jobs say against what the driver says.
+    /// Compares the jobs' own figures with the driver's.
     pub(super) fn compare(
         &mut self,
         now: Time,
@@ -231,7 +230,7 @@ impl Machine {
         }
     }
 
-    /// Ends those that did not end by themselves.
+    /// Ends the processes that did not end by themselves.
     fn end_late(&mut self, now: Time, out: &mut Vec<Action>) {
         for (id, job) in &self.jobs {
             if job.ends_at.is_some_and(|at| at <= now) {

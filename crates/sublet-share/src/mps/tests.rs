@@ -1,4 +1,4 @@
-//! The daemon's life in pictures, what clients are told, and where turns stay.
+//! The daemon's life in pictures, the terms for clients, and the jobs that keep turns.
 
 use super::*;
 use crate::job::ComputeRange;

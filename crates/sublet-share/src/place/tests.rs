@@ -1,4 +1,4 @@
-//! Placing, as small pictures: cards, what is taken, a question, the answer.
+//! Placing, as small pictures: cards, the taken parts, a request, the answer.
 
 use sublet_model::Milli;
 

@@ -1,4 +1,4 @@
-//! Readings one after another, and what is found in them.
+//! Readings one after another, and the findings.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn the_first_look_at_a_process_on_a_card_is_told() {
     assert!(look(&[(7, 400), (8, 400)], &[slot(7, 0), slot(8, 400)]));
 }
 
-/// One reading; what was found, as text.
+/// One reading; returns the findings as text.
 fn measure(state: &mut Reconciliation, processes: &[(u32, u64)], slots: &[SlotUse]) -> String {
     let mut out = Vec::new();
     state.measure(&reading(processes), slots, &mut out);
@@ -97,7 +97,7 @@ fn what_is_found_of_a_job_changes_its_own_charge_alone() {
     assert_eq!(state.context(0).get(), 480 * M);
 }
 
-/// One reading at a time; what was found, as text.
+/// One reading at a time; returns the findings as text.
 fn look(state: &mut Reconciliation, at_ms: u64, processes: &[(u32, u64)], returns: bool) -> String {
     let mut out = Vec::new();
     let ours = |pid| pid == Pid(1);
@@ -137,8 +137,8 @@ fn who_had_a_slot_before_a_restart_has_time_to_come_back() {
     assert_eq!(look(&mut state, 9000, &[(5, 10)], false), "[]");
 }
 
-/// The overhead that is charged after each of these readings of one process: what the driver says of
-/// it, what it reserved, and whether it was quiet. In MiB.
+/// The overhead that is charged after each of these readings of one process: the driver's figure,
+/// its reservation, and whether it was quiet. In MiB.
 fn overheads(readings: &[(u64, u64, bool)]) -> Vec<u64> {
     let mut state = Reconciliation::new(1, false);
     let look = |&(real, used, is_quiet): &(u64, u64, bool)| {

@@ -1,4 +1,4 @@
-//! What a job has used of a card, and what that means for its turn.
+//! A job's use of a card, and its effect on the job's turn.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::job::JobId;
 pub(super) struct Clock(Duration);
 
 impl Clock {
-    /// How far it is ahead of another one.
+    /// Its distance ahead of another one.
     pub(super) fn ahead_of(self, other: Clock) -> Duration {
         self.0.saturating_sub(other.0)
     }
@@ -43,7 +43,7 @@ pub(super) struct Account {
     pub(super) kept_waiting: Duration,
     /// The time in which it wanted the card and was at its limit, since it came.
     pub(super) throttled: Duration,
-    /// What the coordinator leaves to it.
+    /// Share that the coordinator leaves to it.
     pub(super) duty: Milli,
     pub(super) waited: Window,
 }
@@ -63,7 +63,7 @@ impl Account {
         }
     }
 
-    /// How long it may run until it is at its limit; nothing if that is too short for a turn.
+    /// Time that it may run until its limit; nothing if that is too short for a turn.
     pub(super) fn room(&self, rules: &TurnRules, now: Duration) -> Duration {
         let room = self.left(rules, now);
         let shortest = rules.shortest.min(self.allowed(rules));
@@ -89,7 +89,7 @@ impl Account {
         self.used.falls_to(allowed.saturating_sub(shortest), now)
     }
 
-    /// What it gets at most: by its own limit, or because others would suffer.
+    /// Greatest share: by its own limit, or because others would suffer.
     pub(super) fn limit(&self) -> Milli {
         self.share.limit.min(self.duty)
     }
@@ -99,12 +99,12 @@ impl Account {
     }
 }
 
-/// No more than this passes at once: an arbiter that was stopped for longer does not know who
-/// ran meanwhile.
+/// No more than this passes at once: an arbiter that was stopped for longer does not know
+/// which jobs ran meanwhile.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
 impl Group {
-    /// Time has passed, and who ran has used it.
+    /// Time has passed: charges it to the jobs that ran.
     pub(super) fn pass_time(&mut self, now: Duration) {
         if now <= self.now {
             return;
@@ -125,8 +125,8 @@ impl Group {
         }
     }
 
-    /// Charges a job with what it took beyond its turns, at the rate that is due to it beside all
-    /// others who want the card.
+    /// Charges a job for time beyond its turns, at the rate that is due to it beside all others
+    /// that want the card.
     pub(super) fn charge_more(&mut self, id: JobId, card: usize, by: Duration) {
         let on_card = self.jobs.iter().filter_map(|(other, job)| {
             let share = job.account(card)?.share;
@@ -149,7 +149,7 @@ impl Group {
         }
     }
 
-    /// Charges those who ran on a card since `from`, each with its part.
+    /// Charges the jobs that ran on a card since `from`, each with its part.
     fn charge(&mut self, card: usize, wanting: &[(Class, TimeShare)], from: Duration) {
         let (now, step, rules) = (self.now, self.now - from, self.rules);
         let runs = |job: &&Job| job.runs() && job.account(card).is_some();

@@ -1,4 +1,4 @@
-//! Who must stop, and who may go.
+//! The choice of jobs that must stop, and of jobs that may go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use super::held_job::{Job, Phase};
 use super::{LaunchGate, Overlap, SetGate, TurnRules};
 use crate::job::JobId;
 
-/// Who goes first: by class, then whose clock is further behind, then who waits longer.
+/// Order of the next turn: by class, then by the clock further behind, then by the longer
+/// wait.
 type Order = (Class, Duration, Duration, JobId);
 
 impl Group {
@@ -70,7 +71,7 @@ impl Group {
         meant.map(|(id, _)| *id).collect()
     }
 
-    /// Who has paused for too long to keep its turn.
+    /// Ends the turns of jobs that have paused for too long.
     fn end_long_pauses(&mut self) {
         for job in self.jobs.values_mut() {
             let until = job.pauses.lingers_until(&self.rules);
@@ -81,7 +82,7 @@ impl Group {
         }
     }
 
-    /// Who has a card that somebody else wants now.
+    /// Marks a job that has a card which another job wants now.
     fn note_contention(&mut self, id: JobId) {
         let is_wanted = {
             let mut others = self.others_of(id);
@@ -206,7 +207,7 @@ impl Group {
         cards.all(|card| other.account(card).is_none() || self.may_overlap(card))
     }
 
-    /// How long a turn of a job may last that begins now.
+    /// Length of a turn of a job that begins now.
     fn turn_of(&self, job: &Job) -> Duration {
         let accounts = job.accounts.iter();
         let left = accounts.map(|account| account.left(&self.rules, self.now));
@@ -251,9 +252,9 @@ impl Group {
         (job.class, ahead.max().unwrap_or_default(), job.since, id)
     }
 
-    /// Opens the gates of those who are first on all their cards. A card for which an earlier one
-    /// waits is given to a later one only until the earlier one can have all of its cards; where
-    /// turns must not overlap, only to one that then stops at once.
+    /// Opens the gates of jobs that are first on all their cards. A card for which an earlier job
+    /// waits goes to a later one only until the earlier one can have all of its cards. If turns
+    /// must not overlap, it goes only to a job that then stops at once.
     fn give_turns(&mut self) {
         let waiting = self.jobs.iter().filter(|(_, job)| self.could_go(job));
         let mut line: Vec<Order> = waiting.map(|(id, job)| self.order_of(*id, job)).collect();
@@ -294,8 +295,8 @@ impl Group {
         }
     }
 
-    /// When those who keep a job from having its turn are expected to have left; nothing if
-    /// nobody does.
+    /// Time at which the jobs that block this one are expected to have left; nothing if none
+    /// does.
     fn free_at(&self, running: &[JobId], job: &Job) -> Option<Duration> {
         let running = running.iter().filter_map(|id| self.jobs.get(id));
         let blocks = running
@@ -317,7 +318,7 @@ impl Group {
 }
 
 impl Job {
-    /// How its gate is.
+    /// State of its gate.
     fn gate(&self, rules: &TurnRules, now: Duration) -> LaunchGate {
         match self.phase {
             Phase::Free => LaunchGate::Free,

@@ -1,18 +1,19 @@
-//! Opportunistic jobs use what guaranteed ones leave, as long as these get on as fast as without
-//! them. (The local coordinator of AntMan, OSDI'20; the signal is the guaranteed job's progress,
-//! not its launches: TGS, NSDI'23, counts blocks, and a job of few large ones looks slow to it.)
+//! Opportunistic jobs use the time that guaranteed ones leave, as long as these get on as fast
+//! as without them. (The local coordinator of AntMan, OSDI'20; the signal is the guaranteed
+//! job's progress, not its launches: TGS, NSDI'23, counts blocks, and a job of few large ones
+//! looks slow to it.)
 //!
 //! A guaranteed job's *cost* is the time that it wanted its card for one unit of its work: a
-//! mini-batch, a request. What that is without opportunistic work is learned whenever there is
+//! mini-batch, a request. The cost without opportunistic work is learned whenever there is
 //! hardly any on its cards. When the job gets less done in the time by that, or when the cost is
-//! much higher, the *duty* of its opportunistic neighbours, the part of the time that they may
-//! have at most, is halved; while it is not, it grows by steps.
-//! A new neighbour begins with the least, so that there is something to compare with. The duty
-//! never falls below [`TurnRules::least`](super::TurnRules::least): there the cost is learned
-//! anew, so a job that has become slower by itself holds nobody down for long.
+//! much higher, the *duty* of its opportunistic neighbours, their greatest part of the time, is
+//! halved; otherwise it grows by steps. A new neighbour begins with the least, so that there is
+//! something to compare with. The duty never falls below
+//! [`TurnRules::least`](super::TurnRules::least): there the cost is learned anew, so a job that
+//! has become slower by itself holds no neighbour down for long.
 //!
-//! Of a job whose units nobody knows, the time at the gate is taken, if no guaranteed neighbour
-//! can be the reason for it.
+//! If the units of a job are not known, its time at the gate counts, as long as no guaranteed
+//! neighbour can be the reason for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,20 +27,20 @@ use crate::job::JobId;
 /// A verdict rests on so many units: fewer say too little.
 const UNITS: u64 = 32;
 
-/// And on so many mini-batches, where it is known how many units one has.
+/// And on so many mini-batches, if it is known how many units one has.
 const BATCHES: u64 = 4;
 
-/// Or on what there was in so long.
+/// Or on the units of so long a time.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Without units: on the time at the gate in so long.
 const GATE_TIME: Duration = Duration::from_secs(1);
 
-/// So many thousandths less done in the time count as harm, beside what the number of units leaves
-/// uncertain.
+/// So many thousandths less done in the time count as harm, beside the uncertainty from the number
+/// of units.
 const HARM: u64 = 30;
 
-/// And so many thousandths more time for one unit, whatever the job does between two: a server
+/// And so many thousandths more time for one unit, even if the job idles between two: a server
 /// that has little to do must answer soon.
 const SLOWER: u64 = 250;
 
@@ -49,12 +50,12 @@ const HARDLY_ANY: u32 = 20;
 /// A step up, in thousandths of the time.
 const STEP: u16 = 50;
 
-/// What a job has done up to now.
+/// A job's work up to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkDone {
     /// In units of its own: mini-batches, requests, or parts of them.
     pub units: u64,
-    /// How many of these a mini-batch has; 1 where nobody knows. Its units need not be alike, so
+    /// Number of these in a mini-batch; 1 if it is not known. Its units need not be alike, so
     /// only whole mini-batches compare.
     pub units_a_batch: u32,
 }
@@ -68,7 +69,7 @@ impl Default for WorkDone {
     }
 }
 
-/// What is known of a guaranteed job's progress.
+/// Known progress of a guaranteed job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     /// When the verdict to come began to be measured.
@@ -83,11 +84,11 @@ struct Mark {
     done: WorkDone,
     worked: Duration,
     waited: Duration,
-    /// What opportunistic jobs had of its cards.
+    /// Time of its cards that opportunistic jobs had.
     others: Duration,
 }
 
-/// How a guaranteed job gets on beside opportunistic ones.
+/// A guaranteed job's progress beside opportunistic ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// Nothing can be said yet.
@@ -156,9 +157,9 @@ fn exceeds(part: Duration, whole: Duration, thousandths: u64) -> bool {
 }
 
 impl Group {
-    /// Looks how the guaranteed jobs get on, and gives the opportunistic ones more or less.
-    /// `done` is what jobs have done up to now, as far as that is known.
-    /// True if somebody's duty is another one.
+    /// Checks the progress of the guaranteed jobs, and gives the opportunistic ones more or
+    /// less. `done` is the work of jobs up to now, as far as it is known. Returns true if a
+    /// job's duty has changed.
     pub(super) fn coordinate(&mut self, now: Duration, done: &BTreeMap<JobId, WorkDone>) -> bool {
         if self.jobs.values().all(|job| job.class == Class::Guaranteed) {
             return false;
@@ -219,7 +220,7 @@ impl Group {
         job.pace.judge(mark, is_only_guaranteed)
     }
 
-    /// What is left to an opportunistic job whatever happens.
+    /// Share that is always left to an opportunistic job.
     fn least_duty(&self) -> Milli {
         let nanos = self.rules.least.as_nanos() * 1000;
         let thousandths = nanos.div_ceil(self.rules.window.as_nanos().max(1));
@@ -228,8 +229,8 @@ impl Group {
     }
 }
 
-/// The duty of an opportunistic job, by how each of its guaranteed neighbours gets on; nothing
-/// where it has none.
+/// The duty of an opportunistic job, by the progress of each of its guaranteed neighbours;
+/// nothing if it has none.
 fn next_duty(duty: Option<Milli>, beside: &[Verdict], least: Milli) -> Option<Milli> {
     if beside.is_empty() {
         return None;

@@ -1,5 +1,5 @@
-//! Jobs that share cards, directly or through others: what one of them does may matter to all of
-//! them, and to nobody else.
+//! Jobs that share cards, directly or through others: an event of one of them may matter to all
+//! of them, and to no other job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -138,7 +138,7 @@ impl Group {
         are_same
     }
 
-    /// Notes what a job says.
+    /// Notes a job's report.
     pub(super) fn hear(&mut self, now: Duration, event: &TurnEvent) {
         self.pass_time(now);
         match *event {
@@ -186,8 +186,8 @@ impl Group {
         job.wants = true;
     }
 
-    /// A job at work that says that it rests would keep its gate open beside others who work: it
-    /// counts as one that works until its gate was closed.
+    /// A job at work that claims to rest would keep its gate open beside others that work. So it
+    /// counts as working until its gate was closed.
     fn hold_to_work(&mut self, id: JobId) {
         let job = self.jobs.get(&id);
         if job.is_some_and(|job| matches!(job.phase, Phase::Open { .. }) && !job.wants) {

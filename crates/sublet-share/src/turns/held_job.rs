@@ -1,4 +1,4 @@
-//! A job as the turns see it: where it is in its turn, and what it wants.
+//! A job as the turns see it: its phase within a turn, and its wish for one.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::account::Account;
 use super::coordinator::Pace;
 use super::{LaunchGate, TurnRules};
 
-/// Where a job is in its turn.
+/// Phase of a job within its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Alone, without a limit: it is not looked at.
     Free,
-    /// It may launch; while others wait, until then. What is left to an opportunistic job is not
-    /// taken from it by guaranteed ones.
+    /// It may launch; while others wait, only until `until`. Guaranteed jobs do not take the
+    /// least share of an opportunistic job.
     Open { until: Duration, is_least: bool },
     /// It may not, and may still run. Since then.
     Closing { since: Duration },
@@ -25,14 +25,14 @@ pub(super) enum Phase {
 /// So many long pauses in a row, and a job's next pause is taken for a long one.
 const LONG_PAUSES: u8 = 2;
 
-/// What is known of a job's pauses.
+/// Known pauses of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pauses {
     /// It pauses, and keeps its turn; since then.
     lingers_since: Option<Duration>,
     /// When it last stopped to want its cards.
     since: Option<Duration>,
-    /// How many of its last pauses were long.
+    /// Number of long ones among its last pauses.
     n_long: u8,
 }
 
@@ -79,21 +79,21 @@ pub(super) struct Job {
     pub(super) pauses: Pauses,
     /// Since its gate was closed, a thread has come to stand at it.
     pub(super) is_at_gate: bool,
-    /// How long that lasts until the gate opens again.
+    /// Longest stand at the gate before the gate opens again.
     pub(super) patience: Duration,
-    /// How long its last turn went on after its gate was closed.
+    /// Time that its last turn went on after its gate was closed.
     pub(super) drain: Duration,
     /// The number of its last closing.
     pub(super) turn: u32,
     /// Since when it has wanted a turn in vain.
     pub(super) since: Duration,
-    /// When somebody else last wanted one of its cards.
+    /// Time at which another job last wanted one of its cards.
     pub(super) wanted_by_others: Option<Duration>,
-    /// How it gets on, if it is guaranteed.
+    /// Its progress, if it is guaranteed.
     pub(super) pace: Pace,
-    /// How much of the time it may have, if it is opportunistic beside guaranteed ones.
+    /// Its greatest part of the time, if it is opportunistic beside guaranteed ones.
     pub(super) duty: Option<Milli>,
-    /// What its gate was last set to.
+    /// Last state that its gate was set to.
     pub(super) told: Option<LaunchGate>,
 }
 
@@ -132,7 +132,7 @@ impl Job {
         accounts.any(|account| account.limit() < Milli::WHOLE)
     }
 
-    /// Until when it counts as wanted by others, who may come back.
+    /// End of the time in which it counts as wanted by others, which may come back.
     pub(super) fn contended_until(&self, rules: &TurnRules) -> Option<Duration> {
         self.wanted_by_others.map(|at| at + rules.window)
     }

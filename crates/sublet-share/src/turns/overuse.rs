@@ -1,8 +1,9 @@
-//! Who is at work on a card for longer than its turns explain, by the driver's own figures.
+//! Finds jobs at work on a card for longer than their turns explain, by the driver's own
+//! figures.
 //!
-//! A job says itself when it works, on a page that it can write as it likes. The driver says how
-//! busy each process kept a card, in percent, late by up to a second. So both are summed over
-//! several seconds before they are compared, and a job is not taken at its first odd figure.
+//! A job says itself when it works, on a page that it can write as it likes. The driver gives
+//! each process's use of a card, in percent, late by up to a second. So both are summed over
+//! several seconds before they are compared, and one odd figure of a job does not count.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,12 +32,12 @@ pub struct BusyReading {
     pub explained: Duration,
 }
 
-/// What came of a reading.
+/// Result of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Overuse {
     /// The job contradicts the driver, since this reading.
     pub is_news: bool,
-    /// To be charged to the job beyond what its turns were.
+    /// Time to charge to the job beyond its turns.
     pub charge: Duration,
 }
 
@@ -101,7 +102,7 @@ mod tests {
         Duration::from_millis(percent * 10)
     }
 
-    /// Whether it is marked after each second, of what was measured and explained in it.
+    /// Tells after each second, by its measured and explained time, whether the job is marked.
     fn marks(seconds: &[(u64, u64)]) -> String {
         let mut watch = OveruseWatch::default();
         let each = seconds.iter().map(|(measured, explained)| {

@@ -1,5 +1,5 @@
 //! Any jobs on any cards: each gets its share, none more than its limit, no time is lost, and
-//! nobody waits for ever. The world (`world`) is the referee.
+//! no job waits for ever. The world (`world`) is the referee.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn run(world: &mut World, time: Duration) {
     }
 }
 
-/// What each had of a card in the time.
+/// Time of a card that each job had.
 fn had_over(world: &mut World, card: usize, time: Duration) -> BTreeMap<JobId, Duration> {
     let had = |tenant: &Tenant| tenant.had.get(&card).copied().unwrap_or_default();
     let before: BTreeMap<JobId, Duration> = {
@@ -201,8 +201,8 @@ proptest! {
 }
 
 /// Thousandths of the card that each of some jobs has over the last sixteen of thirty seconds.
-/// The last one lies: it never says that it works. Once a second the driver's figures of the
-/// second before are set against what their turns explain.
+/// The last job lies: it never says that it works. Once a second the driver's figures of the
+/// last second are compared with the time that their turns explain.
 fn beside_a_liar(overlap: Overlap, requests: &[u16], kernel: u64, is_read: bool) -> Vec<i64> {
     let mut world = World::new(overlap, 1);
     for (id, request) in (1..).zip(requests) {
@@ -242,7 +242,7 @@ fn beside_a_liar(overlap: Overlap, requests: &[u16], kernel: u64, is_read: bool)
     last.into_values().map(|had: i64| had / 16).collect()
 }
 
-/// What it costs the others, what is done against that, and what that comes to.
+/// The cost of a lie to the others, the countermeasure, and its effect.
 #[test]
 fn who_lies_about_its_turns_has_its_share_and_no_more() {
     for overlap in [Overlap::Allowed, Overlap::Never] {
@@ -270,8 +270,8 @@ fn who_lies_about_its_turns_has_its_share_and_no_more() {
     }
 }
 
-/// What a guaranteed job of short bursts gets done beside an opportunistic one with kernels of 20
-/// ms, and what that one has of the card, in thousandths.
+/// The work of a guaranteed job of short bursts beside an opportunistic one with kernels of 20
+/// ms, and the opportunistic job's part of the card, in thousandths.
 fn beside_long_kernels(is_coordinated: bool, pause: u64) -> (u64, i64) {
     let mut world = World::new(Overlap::Allowed, 1);
     let work = Work {
@@ -433,10 +433,10 @@ fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
     seen
 }
 
-/// How long one machine of the soak goes on.
+/// Length of one machine of the soak.
 const SOAK_STEPS: usize = 10_000;
 
-/// What `cargo xtask soak` asks for.
+/// Settings of `cargo xtask soak`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the length of a test is no decision of the product"

@@ -1,10 +1,10 @@
-//! How much of a card is due to each of those who want it now.
+//! The share of a card that is due to each of the jobs that want it now.
 //!
-//! A guaranteed job gets what it requests. What is left is shared equally by the guaranteed jobs
-//! that may have more, whatever they request, up to their limits; what those leave, by the
-//! opportunistic ones. So a job of request 0 lives beside one of request 30, and two jobs of
-//! request 0 have a half each. (Elastic shares as in Gemini, TCC'21: minimum, maximum, and a
-//! residual that goes to whoever can use it.)
+//! A guaranteed job gets its request. The guaranteed jobs that may have more share the rest
+//! equally, up to their limits, whatever they request; the opportunistic ones share the rest of
+//! that. So a job of request 0 lives beside one of request 30, and two jobs of request 0 have a
+//! half each. (Elastic shares as in Gemini, TCC'21: minimum, maximum, and a residual for the
+//! jobs that can use it.)
 
 use sublet_model::{Class, Milli};
 
@@ -16,8 +16,8 @@ pub(super) const WHOLE: u64 = 1_000_000;
 /// The least that anybody counts as due, so that its time can be divided by it.
 const LEAST: u64 = WHOLE / 200;
 
-/// What is due to each, in millionths of the card's time. The sum is at most a whole card, beyond
-/// [`LEAST`] for those to whom nothing is left.
+/// Each job's due share, in millionths of the card's time. The sum is at most a whole card,
+/// beyond [`LEAST`] for jobs to which nothing is left.
 pub(super) fn due(wanting: &[(Class, TimeShare)]) -> Vec<u64> {
     let in_millionths = |milli: Milli| u64::from(milli.get()) * (WHOLE / 1000);
     let of = |class: Class| {

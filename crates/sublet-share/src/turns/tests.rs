@@ -1,4 +1,4 @@
-//! Small stories, each with what the gates do.
+//! Small stories, each with the states of the gates.
 
 use sublet_model::{Class, Milli};
 

@@ -1,4 +1,4 @@
-//! How much time was used within the last second, at any moment.
+//! Time used within the last second, at any moment.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub(super) struct Window {
     length: Duration,
     /// In order, and apart from each other.
     spans: VecDeque<Span>,
-    /// Of all spans.
+    /// Sum over all spans.
     used: Duration,
 }
 
@@ -18,12 +18,12 @@ pub(super) struct Window {
 struct Span {
     from: Duration,
     to: Duration,
-    /// How much of it counts: all, or a part where several used the card.
+    /// Part of it that counts: all, or a part if several used the card.
     used: Duration,
 }
 
 impl Span {
-    /// What of it lies before a moment within it.
+    /// Its use before a moment within it.
     fn before(&self, moment: Duration) -> Duration {
         let whole = (self.to - self.from).as_nanos();
         let part = moment.saturating_sub(self.from).as_nanos();
@@ -67,7 +67,7 @@ impl Window {
         self.forget(to);
     }
 
-    /// So much more was used lately; nobody knows exactly when.
+    /// So much more was used lately, at an unknown time.
     pub(super) fn add_late(&mut self, now: Duration, used: Duration) {
         if let Some(last) = self.spans.back_mut()
             && last.to >= now
@@ -85,7 +85,7 @@ impl Window {
         self.used += used;
     }
 
-    /// What was used within the window that ends now.
+    /// Time used within the window that ends now.
     pub(super) fn used(&self, now: Duration) -> Duration {
         let start = now.saturating_sub(self.length);
         let gone = self.spans.iter().take_while(|span| span.from < start);

@@ -1,30 +1,30 @@
-//! Cards with kernels on them, and jobs that obey their gates: what the turns are tried on.
+//! Cards with kernels on them, and jobs that obey their gates: the test bench of the turns.
 //!
 //! A job is one thread that launches a kernel on all its cards, then the next when that is done,
-//! and pauses after so many. A card runs the kernels of all jobs that have any there, each
-//! at its part of the speed, as drivers slice the time of a card. The world counts what each job
-//! really had; what the turns think of it is not asked.
+//! and pauses after so many. A card runs the kernels of all jobs that have any there, each at
+//! its part of the speed, as drivers slice the time of a card. The world counts the time that
+//! each job really had, and does not ask the turns for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
 
-/// How far time goes in a step of the world.
+/// Length of a step of the world.
 pub(super) const STEP: Duration = Duration::from_micros(500);
 
 pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What a job does all day.
+/// A job's work pattern.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
-    /// How long a kernel takes with the card for itself.
+    /// Time of a kernel with the card for itself.
     pub(super) kernel: Duration,
     /// Kernels between two pauses.
     pub(super) burst: u32,
-    /// How long it pauses; nothing if it always has work.
+    /// Length of its pause; nothing if it always has work.
     pub(super) pause: Duration,
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Tenant {
     pub(super) work: Work,
     pub(super) faults: Faults,
     gate: LaunchGate,
-    /// What is left of the kernel that runs, by card.
+    /// Rest of the running kernel, by card.
     running: BTreeMap<usize, Duration>,
     launched: u32,
     resumes_at: Duration,
     has_said: Option<bool>,
     quiet_since: Option<Duration>,
     answered: Option<u32>,
-    /// How many kernels have ended.
+    /// Number of ended kernels.
     pub(super) n_done: u64,
     /// Time of each card that it really had.
     pub(super) had: BTreeMap<usize, Duration>,
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// What a job does and says in this moment.
+    /// Lets a job act, and returns its reports of this moment.
     fn act(&mut self, id: JobId) -> Vec<TurnEvent> {
         let now = self.now;
         let Some(tenant) = self.tenants.get_mut(&id) else {

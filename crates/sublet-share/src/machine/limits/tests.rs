@@ -1,4 +1,4 @@
-//! Who may change a limit, and what a change of the limit of pinned memory leads to.
+//! The right to change a limit, and the effects of a change of the limit of pinned memory.
 
 use std::sync::Arc;
 

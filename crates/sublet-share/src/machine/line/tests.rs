@@ -1,4 +1,4 @@
-//! Who goes first, and that nobody waits for ever.
+//! The job that goes first, and that no job waits for ever.
 
 use proptest::prelude::*;
 use sublet_model::Time;
@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::job::JobAsk;
 
 impl Machine {
-    /// Is the line as it is where nothing is known of how it was before?
+    /// Checks that the queue equals one that is made without knowledge of the past.
     pub(in crate::machine) fn is_line_current(&self, now: Time) -> bool {
         let (mut anew, mut news) = (self.clone(), Vec::new());
         anew.line.shares.clear();
@@ -147,7 +147,7 @@ fn what_would_start_a_job_is_said() {
     assert_eq!(when(&m, 6).as_deref(), Some("several jobs end"));
 }
 
-/// A job that comes: when, whose, how large, and for how long it runs.
+/// A job that comes: its time, user, size and duration.
 type Arrival = (u64, u32, u32, u64);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Users 1 and 2 send small jobs without end; user 0 has one running and wants both cards. It
-    /// gets them when those that stood before it at the end of its patience have ended.
+    /// gets them when the jobs before it at the end of its patience have ended.
     #[test]
     fn a_large_job_is_not_kept_waiting_for_ever(arrivals in arrivals()) {
         const LONGEST: u64 = 120_000;
@@ -203,7 +203,7 @@ proptest! {
         prop_assert!(started.is_some_and(|at| at <= bound), "{started:?} of {bound}");
     }
 
-    /// Of two that wait, the first has the higher priority, or waits longer where both are
+    /// The first of two waiting jobs has the higher priority, or waits longer if both are
     /// impatient, or its user has no more.
     #[test]
     fn the_line_is_in_order(

@@ -1,4 +1,5 @@
-//! Ledgers that agree with the driver, ledgers that were written into, and what each means for the job and for others.
+//! Ledgers that agree with the driver, ledgers that were written into, and the effects of each on
+//! the job and on others.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +21,11 @@ fn one_job(evict_over: bool) -> Machine {
     m
 }
 
-/// What the page, its accounts (where they are known) and the driver say, in MiB.
+/// The figures of the page, its accounts (if they are known) and the driver, in MiB.
 type Figures = (u64, Option<u64>, u64);
 
-/// A look at the only job, which takes and gives nothing: what is to be done, and how it is then.
+/// A reading of the only job, which takes and gives nothing. Returns the actions, and the new
+/// state.
 fn look(m: &mut Machine, at_ms: u64, figures: Figures) -> String {
     look_at(m, at_ms, figures, true)
 }
