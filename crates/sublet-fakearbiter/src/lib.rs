@@ -1,11 +1,11 @@
-//! An arbiter that does what a test says, as far as a tenant's process can tell.
+//! An arbiter under a test's control, which a tenant's process cannot tell from the real one.
 //!
-//! The interposer's libraries are tested without the real one: a test says what the tenant is
-//! granted, looks at what was said and charged, and lets the arbiter go, come back, lower a limit
-//! or stop its heart whenever it likes. It looks after one tenant, decides nothing, and takes
-//! nothing back when a process dies.
+//! The interposer's libraries are tested without the real arbiter. A test sets the tenant's
+//! grant, checks messages and charges, and lets the arbiter go, come back, lower a limit or stop
+//! its heart at any time. It serves one tenant, decides nothing, and takes nothing back when a
+//! process dies.
 //!
-//! Only tests use it. What goes wrong in here is a panic, which fails them.
+//! Only tests use it. A failure in here is a panic, which fails them.
 #![expect(
     unsafe_code,
     reason = "makes the pages that are shared with the programs of a test"
@@ -37,7 +37,7 @@ pub const TENANT: u64 = 7;
 /// A real one beats about so often.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
-/// How long anything may take before a test fails. Far more than it ever takes.
+/// Longest wait before a test fails. Far more than anything ever takes.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A card of the tenant.
@@ -51,24 +51,24 @@ pub struct GrantedCard {
     pub limit_bytes: u64,
 }
 
-/// What the tenant is given.
+/// Grant of the tenant.
 #[derive(Debug, Clone)]
 pub struct TenantGrant {
     /// The version of its pages, and of the welcome.
     pub version: u16,
-    /// What its processes do without an arbiter.
+    /// Behaviour of its processes without an arbiter.
     pub mode: Mode,
     /// Its cards, in its order.
     pub cards: Vec<GrantedCard>,
-    /// What a context is expected to cost, in bytes.
+    /// Expected memory of a context, in bytes.
     pub context_bytes: u64,
-    /// How the driver packs memory on every card; `None` where nobody has found out.
+    /// Packing of memory by the driver on every card; `None` if it is not known.
     pub packing: Option<Packing>,
-    /// What it may pin of the host's memory, in bytes; `None` for no limit.
+    /// Limit of pinned host memory, in bytes; `None` for no limit.
     pub host_limit_bytes: Option<u64>,
     /// Refuses everybody, with this.
     pub refuse: Option<(RefusedCode, &'static str)>,
-    /// What is added to the numbers of processes, as if they were in another namespace.
+    /// Offset of the processes' numbers, as if they were in another namespace.
     pub shift: u32,
 }
 
@@ -117,7 +117,7 @@ impl FakeArbiter {
         Self::serve(grant, folder, 1, ledger.expect("a ledger"), Arc::new(page))
     }
 
-    /// Ends it, and starts its successor on the same ledger, with what `grant` says now.
+    /// Ends it, and starts its successor on the same ledger, with the present `grant`.
     #[must_use]
     pub fn restart(mut self, grant: &TenantGrant) -> Self {
         self.stop();
@@ -196,13 +196,13 @@ impl FakeArbiter {
         self.folder.path()
     }
 
-    /// What the tenant may have.
+    /// The tenant's control page.
     #[must_use]
     pub fn control(&self) -> AnyControl<'static> {
         self.writer.page()
     }
 
-    /// What the tenant has.
+    /// The tenant's ledger page.
     #[must_use]
     pub fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
@@ -222,7 +222,8 @@ impl FakeArbiter {
         host.map_or(0, |host| host.total().bytes())
     }
 
-    /// Changes what the tenant may pin, in bytes; as [`set_limit`](Self::set_limit).
+    /// Changes the tenant's limit of pinned memory, in bytes; as
+    /// [`set_limit`](Self::set_limit).
     pub fn set_host_limit(&self, bytes: Option<u64>) {
         self.writer.set_host_limit_bytes(bytes);
         let host = self.ledger.host().expect("pages that count it");
@@ -276,19 +277,19 @@ impl FakeArbiter {
         word
     }
 
-    /// Says what processes do without an arbiter, in thousandths of the time, and how many
-    /// microseconds of work they keep queued.
+    /// Sets the behaviour of processes without an arbiter, in thousandths of the time, and the
+    /// work that they keep queued, in microseconds.
     pub fn set_gate_rules(&self, without_arbiter: u32, queue_us: u32) {
         self.writer.set_gate_rules(without_arbiter, queue_us);
     }
 
-    /// What the process in the n-th slot says of its turns.
+    /// The report of the process in the n-th slot on its turns.
     #[must_use]
     pub fn report(&self, slot: u32) -> &TurnReport {
         self.ledger.slot(process(slot)).turns()
     }
 
-    /// How often processes have knocked. Each knock is heard at once.
+    /// Number of knocks so far. Each knock is heard at once.
     #[must_use]
     pub fn n_knocks(&self) -> usize {
         self.server.n_knocks.load(Ordering::Acquire)
@@ -303,21 +304,21 @@ impl FakeArbiter {
         charged.expect("room for it");
     }
 
-    /// Says what the process in that slot calls itself.
+    /// Notes the number that the process in that slot has for itself.
     pub fn says(&self, slot: u32, own: u32) {
         self.ledger.slot(process(slot)).tell_own_pid(own);
     }
 
-    /// What processes have said when they came.
+    /// The processes' hellos.
     #[must_use]
     pub fn hellos(&self) -> Vec<Hello> {
         self.server.hellos()
     }
 
-    /// Waits until so many have come and hung up, without another word.
+    /// Waits until so many have come and hung up, without another message.
     ///
     /// # Panics
-    /// They do not, or somebody said more than hello.
+    /// They do not, or one sent more than a hello.
     pub fn expect_visits(&self, n: usize) {
         let start = Instant::now();
         loop {

@@ -33,7 +33,7 @@ pub(crate) struct Server {
     /// Connections that were closed after their hello.
     pub(crate) n_gone: AtomicUsize,
     pub(crate) n_knocks: AtomicUsize,
-    /// Whatever else is said after hello, and should not be.
+    /// Number of messages after the hello, which should not come.
     pub(crate) n_more: AtomicUsize,
     /// Readable when it is time to go.
     end: OwnedFd,
@@ -174,8 +174,8 @@ pub(crate) fn listen(path: &Path) -> OwnedFd {
     socket
 }
 
-/// The next message, if there is one and it is one. Descriptors beside it are closed: what is in
-/// a ledger, this arbiter knows.
+/// The next valid message, if there is one. Descriptors beside it are closed: this arbiter knows
+/// the contents of a ledger.
 fn receive(client: &OwnedFd) -> Option<ProcessMessage> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

@@ -1,8 +1,8 @@
-//! What the file of a shared library, or of a program, says of itself: the name that the loader
-//! knows it by, what it needs of the system that loads it, and which files it looks for. The node agent asks this of the
-//! libraries that it hands to containers, and `cargo xtask` of what it has linked. A container
-//! whose image lacks something goes on without the library, and so without a limit: that must
-//! be known before. It reads bytes and opens nothing.
+//! Reads the file of a shared library, or of a program: the name that the loader knows it by, its
+//! needs of the system that loads it, and the files that it looks for. The node agent checks the
+//! libraries that it hands to containers, and `cargo xtask` checks the files that it has linked. If
+//! a container's image lacks a need, it goes on without the library, and so without a limit: that
+//! must be known before. The crate reads bytes and opens nothing.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -18,7 +18,7 @@ type Sections<'a> = SectionTable<'a, Elf>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Glibc(pub u16, pub u16);
 
-/// The oldest C library that must be able to load what goes into containers: that of RHEL 8,
+/// The oldest C library that must be able to load the libraries in containers: that of RHEL 8,
 /// the base of the oldest images that CUDA 12 still comes for.
 pub const FLOOR: Glibc = Glibc(2, 28);
 
@@ -56,7 +56,7 @@ impl fmt::Display for Glibc {
 #[error("it is no 64-bit ELF file: {0}")]
 pub struct NotElf(String);
 
-/// What a file says of itself.
+/// A file's own statements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// The name that it gives itself.
@@ -76,8 +76,8 @@ impl Needs {
         read(contents).map_err(|error| NotElf(error.to_string()))
     }
 
-    /// What it needs that a system with the C library [`FLOOR`] and nothing else lacks, as
-    /// words for people: `glibc 2.34`, `libgcc_s.so.1`. Nothing, if it can be loaded there.
+    /// Needs that a system with only the C library [`FLOOR`] lacks, as words for people:
+    /// `glibc 2.34`, `libgcc_s.so.1`. Empty if it can be loaded there.
     #[must_use]
     pub fn beyond_floor(&self) -> Vec<String> {
         let newer = self.glibc.filter(|glibc| *glibc > FLOOR);
@@ -183,7 +183,7 @@ mod tests {
         std::fs::read(to).unwrap()
     }
 
-    /// What a library that uses `memcpy` and the mathematics needs; both are old.
+    /// Needs of a library that uses `memcpy` and the mathematics; both are old.
     static OLD: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let source = "void *memcpy(void*, const void*, unsigned long); double sin(double);\n\
                       void *f(void *a, void *b, double n) { return memcpy(a, b, sin(n)); }";
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// This test's own program, of which the C compiler's tools say the same.
+    /// This test's own program, on which the C compiler's tools agree.
     #[test]
     fn the_tools_of_the_compiler_agree() {
         let own = std::env::current_exe().unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are, there is an answer.
+        /// Any bytes get an answer.
         #[test]
         fn damage_is_no_crash(
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..20),

@@ -1,19 +1,19 @@
-//! Whose process calls on loopback, as the kernel says.
+//! The user whose process calls on loopback, as the kernel says.
 //!
 //! A port of the loopback has no file mode, but both ends of a connection are sockets of this
-//! network namespace, and the kernel knows the user who made each (`sock_diag`, one look by the four
-//! numbers of the connection). SELinux keeps that question from containers, and lets them read
-//! /proc/net/tcp, which says the same of all sockets; it is read where the question is refused.
+//! network namespace, and the kernel knows the user who made each (`sock_diag`, one look by the
+//! four numbers of the connection). SELinux refuses that query to containers, and lets them read
+//! /proc/net/tcp, which says the same of all sockets. The file is read if the query is refused.
 //!
-//! What is believed, and why:
-//! - The caller's socket must be established and belong to a process. One that was closed has no
-//!   owner any more, and old kernels then say that it is root's.
-//! - Ours must be established *afterwards*, and be ours by its inode. While it is, nobody else can
-//!   have the caller's end: the same four numbers would be the same connection. Without that look a
-//!   caller could leave, and its port go to a process of root's that connects here too.
-//! - The user is the one who made the socket. Who hands a connection of theirs to others, or writes
-//!   into it what others say, answers for it.
-//! - A user that our user namespace has no number for is nobody's, and refused.
+//! The answer is believed under these conditions:
+//! - The caller's socket must be established and belong to a process. A closed socket has no owner
+//!   any more, and old kernels then say that it is root's.
+//! - Ours must be established *afterwards*, and be ours by its inode. While it is, no other process
+//!   can have the caller's end: the same four numbers would be the same connection. Without that
+//!   look a caller could leave, and its port go to a process of root's that connects here too.
+//! - The user is the one who made the socket. A user who hands a connection to others, or writes
+//!   others' data into it, answers for it.
+//! - A user without a number in our user namespace belongs to none of ours, and is refused.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -118,7 +118,7 @@ fn user_of_peer(stream: &TcpStream) -> io::Result<Option<u32>> {
     Ok(trusted(caller, own, inode))
 }
 
-/// The caller's user, if both ends are what they must be.
+/// The caller's user, if both ends meet the conditions.
 fn trusted(caller: Option<Described>, own: Option<Described>, inode: u64) -> Option<u32> {
     let (caller, own) = (caller?, own?);
     let is_owned = caller.state == ESTABLISHED && caller.inode != 0;
@@ -187,7 +187,7 @@ fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What an answer says of the socket that was asked about. A listener is none.
+/// Reads an answer about the socket of a query. A listener is none.
 fn described(answer: &[u8], own: SocketAddr, other: SocketAddr) -> io::Result<Option<Described>> {
     let short = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is too short");
     let word = |at: usize| -> io::Result<u32> {

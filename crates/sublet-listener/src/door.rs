@@ -1,4 +1,4 @@
-//! The accept loop: who comes in, and with which certificate we meet them.
+//! The accept loop: the clients that may come in, and the certificate that they meet.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -17,18 +17,18 @@ use crate::limits::Limits;
 use crate::lines::{Line, Lines, Stage};
 use crate::stream::WatchedStream;
 
-/// Connections that nobody has accepted yet: a burst of an API server's calls, each of which has a
-/// connection of its own. The kernel drops what comes beyond that, and the caller tries again after a
-/// second.
+/// Connections in the kernel's queue: enough for a burst of an API server's calls, each of which
+/// has a connection of its own. The kernel drops connections beyond that, and the caller tries
+/// again after a second.
 const BACKLOG: u32 = 1024;
 
-/// How to serve TLS: the newest certificate, once there is any.
+/// TLS settings: the newest certificate, once there is any.
 pub type Certificates = watch::Receiver<Option<Arc<ServerConfig>>>;
 
 /// Listens on an address.
 ///
 /// # Errors
-/// Somebody else has it, or it is not here.
+/// Another process has it, or it is not on this machine.
 pub fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listening = || {
         let socket = match address {
@@ -62,12 +62,12 @@ pub struct Door {
     pub(crate) lines: Arc<Lines>,
     callers: Option<Callers>,
     pub(crate) certificates: Option<Certificates>,
-    /// What a stranger is told.
+    /// Answer to a stranger.
     pub(crate) sorry: &'static [u8],
 }
 
 impl Door {
-    /// For everybody who reaches it.
+    /// A door for every caller that reaches it.
     #[must_use]
     pub fn new(listener: TcpListener, limits: Limits, refused: &Refused) -> Door {
         Door {
@@ -79,11 +79,11 @@ impl Door {
         }
     }
 
-    /// For processes of these users alone, where it listens on loopback. Elsewhere the kernel cannot
-    /// say who calls.
+    /// Admits only processes of these users, if it listens on loopback. Elsewhere the kernel cannot
+    /// tell the caller's user.
     ///
     /// # Errors
-    /// The kernel does not say it here either.
+    /// The kernel does not tell it here either.
     pub async fn for_callers(mut self, callers: Callers) -> anyhow::Result<Door> {
         let address = self.listener.local_addr()?;
         if address.ip().to_canonical().is_loopback() {

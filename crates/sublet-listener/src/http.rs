@@ -1,11 +1,11 @@
-//! HTTP/1.1 for a router: calls are read whole before it sees them, and the end is in order.
+//! HTTP/1.1 for a router: reads calls whole before the router sees them, and ends in order.
 //!
-//! A caller such as an API server keeps connections. One that is closed while it sends a call loses that
-//! call: it cannot know whether the call was seen, and does not repeat it. And a new connection that
-//! nobody has accepted yet is lost when the listener closes. So the end has two parts. First every
-//! answer says that its connection closes, and the next call comes on another one; the cluster hears
-//! that this replica goes, and sends it to another. Only when nobody has called for a while are the
-//! listener and all connections closed.
+//! A caller such as an API server keeps connections. If one is closed while it sends a call, the
+//! call is lost: the caller cannot know whether the call was seen, and does not repeat it. And a
+//! new connection in the kernel's queue is lost when the listener closes. So the end has two parts.
+//! First every answer says that its connection closes, and the next call comes on another one. The
+//! cluster hears that this replica goes, and sends it to another. After a while without any call
+//! the listener and all connections are closed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,28 +32,28 @@ use crate::door::{Certificates, Door};
 use crate::lines::{Line, Stage};
 use crate::stream::WatchedStream;
 
-/// Nobody has called for so long: nobody will call in the next millisecond.
+/// After so long without a call, none comes in the next millisecond either.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often is looked whether anybody calls.
+/// Interval of checks for calls.
 const LOOK: Duration = Duration::from_millis(50);
-/// What is kept for a body before its first byte, if it is to be larger.
+/// Memory kept for a larger body before its first byte.
 const FIRST: usize = 64 << 10;
 
-/// What a stranger is told.
+/// Answer to a stranger.
 pub(crate) const SORRY: &[u8] = b"HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain\r\n\
     content-length: 42\r\nconnection: close\r\n\r\nthis port is for the scheduler beside it.\n";
 
-/// How a listener ends.
+/// Times of a listener's end.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
-    /// How long connections are still taken, and told to close: at most, and until nobody has called
-    /// for a second.
+    /// Longest time in which connections are still taken, and told to close. It ends early after a
+    /// second without a call.
     pub farewell: Duration,
-    /// How long calls under way may still take after that.
+    /// Longest time for calls under way after that.
     pub drain: Duration,
 }
 
-/// What the tasks of all connections share.
+/// State that the tasks of all connections share.
 struct Shared {
     router: Router,
     /// Answers say that their connection closes.
@@ -66,7 +66,7 @@ impl Door {
     /// Answers calls until `stopped`, and then as `ending` says.
     ///
     /// # Errors
-    /// Nobody looks for a certificate.
+    /// The source of certificates is gone.
     pub async fn serve(
         mut self,
         router: Router,
@@ -218,7 +218,8 @@ fn close(answer: &mut Response) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// All of a body. What is kept for it counts as held, and at the end what reading it may take.
+/// Reads a whole body. Its buffer counts as held, and at the end the memory that reading it
+/// may take.
 async fn read(body: Body, line: &Line) -> Result<Bytes, Response> {
     let limits = &line.lines.limits;
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);

@@ -1,13 +1,14 @@
-//! How our processes listen on TCP: one way for the extender, its stand-in, the controller and the
+//! Our processes' TCP listeners: one way for the extender, its stand-in, the controller and the
 //! agent.
 //!
-//! Whoever reaches a port can connect to it, so every listener has [`Limits`] of time, size and number.
-//! They never turn away a caller while there is room. Where there is none, the connection that keeps
-//! us waiting goes: of the address that has most, the one that waits longest. A caller whose calls
-//! end in milliseconds is never that one. On loopback a listener can ask the kernel whose process calls
-//! ([`Callers`]), once for each connection. What is refused is counted and logged.
+//! Any process that reaches a port can connect to it, so every listener has [`Limits`] of time,
+//! size and number. They never turn away a caller while there is room. If there is none, a
+//! connection that keeps us waiting goes: the one that waits longest, of the address with the most.
+//! A caller whose calls end in milliseconds is never that one. On loopback a listener can ask the
+//! kernel for the calling process's user ([`Callers`]), once for each connection. Refusals are
+//! counted and logged.
 //!
-//! It decides nothing about what is asked, and keeps nothing of it.
+//! The crate decides nothing about the contents of calls, and keeps none of them.
 //!
 //! Suggested reading order: limits, lines, stream, caller, door, http.
 

@@ -1,37 +1,37 @@
-//! What a listener takes from its callers, in numbers.
+//! A listener's limits for its callers, in numbers.
 
 use std::time::Duration;
 
 /// The limits of one listener.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// What the listener is called in metrics and logs.
+    /// Name of the listener in metrics and logs.
     pub name: &'static str,
-    /// Connections at a time. Those that come when there are as many wait in the kernel, and one that
-    /// keeps us waiting makes room.
+    /// Most connections at a time. Further ones wait in the kernel, and a connection that keeps us
+    /// waiting makes room.
     pub connections: usize,
-    /// How long TLS may take to begin.
+    /// Longest time until TLS begins.
     pub handshake: Duration,
-    /// How long the head of a call may take, from its first byte; of the first call, from the
+    /// Longest time for the head of a call, from its first byte; of the first call, from the
     /// connection's begin.
     pub head: Duration,
     /// The bytes that are read ahead: no head is larger.
     pub head_size: usize,
-    /// How long the body of a call may take, room for it included.
+    /// Longest time for the body of a call, the wait for room included.
     pub body: Duration,
     /// The largest body.
     pub body_size: usize,
-    /// How long a caller may take to read an answer.
+    /// Longest time for a caller to read an answer.
     pub answer: Duration,
-    /// How long a connection may wait for its next call.
+    /// Longest wait of a connection for its next call.
     pub idle: Duration,
-    /// What all bodies and answers may hold at a time, in bytes.
+    /// Most bytes that all bodies and answers may hold at a time.
     pub held: usize,
-    /// What reading a whole body may hold, in bytes, itself included.
+    /// Bytes that reading a whole body may hold, itself included.
     pub weigh: fn(&[u8]) -> usize,
-    /// How long a connection may keep us waiting before another may take its place.
+    /// Time that a connection may keep us waiting before another may take its place.
     pub grace: Duration,
-    /// How long an answer may take to be found before another connection may take its place.
+    /// Time for finding an answer before another connection may take the place.
     pub work: Duration,
 }
 

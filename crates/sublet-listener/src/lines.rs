@@ -1,5 +1,5 @@
-//! The connections of a listener: what each waits for, since when, and what it holds; and who makes
-//! room for whom.
+//! The connections of a listener: the stage of each, its start, and the bytes held; and the choice
+//! of the connection that makes room.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
-/// How often those who wait for room look again: somebody may have become ripe to go.
+/// Interval of checks while a connection waits for room: another may have become ripe to go.
 const LOOK: Duration = Duration::from_millis(50);
 /// The least time between two lines of the log for one reason.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// What a connection waits for.
+/// Stage of a connection, by the thing that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -46,7 +46,7 @@ const STAGES: [Stage; 6] = [
 ];
 
 impl Stage {
-    /// How long it may last; `None`: for ever.
+    /// Longest duration; `None` for no limit.
     fn limit(self, limits: &Limits) -> Option<Duration> {
         match self {
             Stage::Handshake => Some(limits.handshake),
@@ -58,7 +58,7 @@ impl Stage {
         }
     }
 
-    /// Why a connection is cut that stays in it; `None` if that is as usual.
+    /// Reason for cutting a connection that stays in it; `None` if that is normal.
     fn complaint(self) -> Option<&'static str> {
         match self {
             Stage::Handshake => Some("handshake_time"),
@@ -119,9 +119,9 @@ struct State {
 type Rank = (bool, Instant, u64);
 
 impl State {
-    /// Who goes: of the address with the largest sum of `weight`, the one that has asked nothing yet,
-    /// then the one that waits longest. An address with less than half of the largest sum loses
-    /// nobody: the others will be ripe in a moment.
+    /// The connection to cut: of the address with the largest sum of `weight`, the one that has
+    /// asked nothing yet, then the one that waits longest. An address with less than half of the
+    /// largest sum loses none: the others will be ripe in a moment.
     fn victim(
         &self,
         weight: impl Fn(u64, &Entry) -> usize,
@@ -165,19 +165,19 @@ impl Lines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are, and how many answers there were.
+    /// Number of connections, and of answers.
     pub(crate) fn count(&self) -> (usize, u64) {
         let state = self.state();
         (state.entries.len(), state.n_answers)
     }
 
-    /// What all hold.
+    /// Bytes that all hold.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.state().held
     }
 
-    /// What each holds, together.
+    /// Sum of the bytes that each holds.
     #[cfg(test)]
     pub(crate) fn sum(&self) -> usize {
         self.state().entries.values().map(|entry| entry.held).sum()
@@ -337,8 +337,7 @@ impl Line {
         held
     }
 
-    /// Carries out what a connection is for, until it keeps us waiting for too long or has to make
-    /// room.
+    /// Does a connection's work, until it keeps us waiting for too long or has to make room.
     pub(crate) async fn watch(&self, work: impl Future<Output = ()>) {
         let mut work = std::pin::pin!(work);
         loop {
@@ -357,7 +356,8 @@ impl Line {
         }
     }
 
-    /// When to look next: stages change meanwhile, and no limit is shorter than those of a call.
+    /// Time until the next look: stages change meanwhile, and no limit is shorter than those of
+    /// a call.
     fn pause(&self) -> Duration {
         let limits = &self.lines.limits;
         let shortest = limits.handshake.min(limits.head).min(limits.body);

@@ -1,4 +1,4 @@
-//! A connection whose line hears when a call begins and when an answer has been read.
+//! A connection that tells its line when a call begins and when an answer has been read.
 
 use std::io;
 use std::pin::Pin;

@@ -43,7 +43,7 @@ const AT_ONCE: Ending = Ending {
     drain: Duration::from_secs(1),
 };
 
-/// A listener and what it refused.
+/// A listener and its refusals.
 struct World {
     address: SocketAddr,
     refused: Refused,
@@ -128,7 +128,7 @@ fn call(length: usize) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n").into_bytes()
 }
 
-/// What comes, until it ends or nothing more is to come.
+/// Reads until the end of the stream or of the answer.
 fn heard(stream: &mut Stream) -> String {
     let mut text = Vec::new();
     let mut some = [0; 4096];
@@ -156,7 +156,7 @@ fn ends(stream: &mut Stream) -> Duration {
     begun.elapsed()
 }
 
-/// Runs what blocks beside the listener.
+/// Runs blocking work beside the listener.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -455,8 +455,8 @@ async fn another_user_of_the_machine_is_refused_and_root_is_served() {
 }
 
 proptest! {
-    /// Whatever connections do, there are never more than there may be, what they hold is the sum of
-    /// what each holds, and at the end nothing is held.
+    /// Whatever connections do, there are never more than allowed, the bytes held are the sum over
+    /// all, and at the end nothing is held.
     #[test]
     fn the_books_are_right(steps in prop::collection::vec((0..8_u8, 0..6_usize, 0..40_usize), 1..120)) {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,11 +1,11 @@
-//! Certificates of a process: what is served, what is trusted, and when the next takes over.
+//! Certificates of a process: the served one, the trusted ones, and the time of the next.
 //!
 //! A *credential* is a certificate with its key and the authority that signed it; the authority's
 //! own key is thrown away at once. A renewal has steps, each a write of its own: the next
-//! credential is stored; its authority joins the bundle that callers trust; some time after that was
-//! seen, it is served; the old authority stays in the bundle until the renewal after. So at no
-//! moment does a replica serve what a caller does not trust, though both hear of every step late.
-//! `next_step` decides and knows no clock. It never writes.
+//! credential is stored; its authority joins the bundle that callers trust; some time after that
+//! was seen, it is served; the old authority stays in the bundle until the renewal after. So a
+//! replica never serves a certificate that a caller does not trust, though both hear of every step
+//! late. `next_step` decides and knows no clock. It never writes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 
-/// How far the clock of an API server may be behind ours.
+/// Greatest lag of an API server's clock behind ours.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// A certificate to serve, its key, and the authority that signed it, as PEM.
@@ -34,7 +34,7 @@ pub struct Credential {
     pub certificate: String,
     /// Its private key.
     pub key: String,
-    /// What a caller must trust.
+    /// Authority that a caller must trust.
     pub authority: String,
     /// The hosts that it stands for.
     pub names: BTreeSet<String>,
@@ -119,10 +119,10 @@ impl Credential {
         })
     }
 
-    /// How to serve it: to everybody, or to whom `clients` believes.
+    /// TLS settings to serve it: to all callers, or only to callers that `clients` accepts.
     ///
     /// # Errors
-    /// A text that is no certificate or key, or the two do not belong together.
+    /// A text is no certificate or key, or the two do not belong together.
     pub fn server_config(
         &self,
         clients: Option<Arc<dyn ClientCertVerifier>>,
@@ -171,11 +171,11 @@ pub struct Successor {
 /// All that is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// What all replicas serve.
+    /// Credential that all replicas serve.
     pub served: Credential,
-    /// What they will serve next.
+    /// Credential that they will serve next.
     pub next: Option<Successor>,
-    /// The authority of what they served before: some may do so for a moment more.
+    /// The authority of the last served credential: some may serve it for a moment more.
     pub former_authority: Option<String>,
 }
 
@@ -190,7 +190,7 @@ impl Stored {
         }
     }
 
-    /// What API servers must trust, as PEM.
+    /// Authorities that API servers must trust, as PEM.
     #[must_use]
     pub fn bundle(&self) -> String {
         let next = self.next.as_ref().map(|next| &next.credential.authority);
@@ -198,12 +198,12 @@ impl Stored {
         all.chain(next).map(String::as_str).collect()
     }
 
-    /// How to serve callers that have a certificate of the same authorities, and nobody else; and
-    /// how to call such a server. An authority signs nothing else, so who has its certificate is
-    /// known; a caller checks the name in it too.
+    /// TLS settings to serve only callers with a certificate of the same authorities, and
+    /// settings to call such a server. An authority signs nothing else, so its certificate
+    /// identifies the process; a caller checks the name in it too.
     ///
     /// # Errors
-    /// A text that is no certificate or key, or the two do not belong together.
+    /// A text is no certificate or key, or the two do not belong together.
     pub fn peer_configs(&self) -> anyhow::Result<(Arc<ServerConfig>, ClientConfig)> {
         let bundle = self.bundle();
         let server = self.served.server_config(Some(verifier(&bundle)?))?;
@@ -216,7 +216,7 @@ impl Stored {
     }
 }
 
-/// What believes callers that show a certificate of these authorities, as PEM.
+/// Makes a verifier that accepts callers with a certificate of these authorities, as PEM.
 ///
 /// # Errors
 /// There is no authority in the text, or one that cannot be read.
@@ -235,7 +235,7 @@ fn authorities(pem: &str) -> anyhow::Result<RootCertStore> {
     Ok(trusted)
 }
 
-/// What is to be done about certificates.
+/// Step that is due for the certificates.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CertificateStep {
     /// Store this.
@@ -246,9 +246,9 @@ pub enum CertificateStep {
     Wait(Duration),
 }
 
-/// The next step. `stored`: what is stored, if it can be read. `trusted`: does every webhook have
-/// the bundle of what is stored? `fresh`: a new credential for `names`.
-/// `settle`: how long API servers may take to hear of a new bundle.
+/// The next step. `stored`: the stored credentials, if they can be read. `trusted`: true if every
+/// webhook has their bundle. `fresh`: a new credential for `names`. `settle`: longest time until
+/// API servers hear of a new bundle.
 #[must_use]
 pub fn next_step(
     stored: Option<&Stored>,

@@ -1,11 +1,11 @@
-//! Who may write: the one replica that holds the Lease.
+//! The right to write: held by the one replica that holds the Lease.
 //!
-//! A leader writes for a while after each renewal of its Lease that was confirmed, counted from
-//! the moment the renewal was sent; nobody else takes the Lease until it has stood still, by their
-//! own clock, for longer than that. So clocks need not agree, and a leader that was frozen or cut
-//! off has stopped writing before its successor begins. The one clock that can deceive it is that of
-//! a whole machine which was suspended; a version in each write is what is left then. `Election`
-//! decides what to do with the Lease and does nothing itself; `campaign` does it.
+//! A leader writes for a while after each confirmed renewal of its Lease, counted from the moment
+//! the renewal was sent. Another replica takes the Lease only after it has stood still, by that
+//! replica's own clock, for longer than that. So clocks need not agree, and a leader that was
+//! frozen or cut off has stopped writing before its successor begins. Only the clock of a whole
+//! suspended machine can deceive it; the version in each write is the last guard then. `Election`
+//! decides the next step for the Lease and does nothing itself; `campaign` does it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,12 +26,12 @@ pub use campaign::{campaign, process_name};
 /// The times of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTiming {
-    /// How long a Lease must stand still until somebody else takes it; whole seconds.
+    /// Time that a Lease must stand still until another replica takes it; whole seconds.
     pub lasts: Duration,
-    /// How long a leader writes after its last renewal. What is left of `lasts` is for a write that
+    /// Time that a leader writes after its last renewal. The rest of `lasts` is for a write that
     /// the API server has begun.
     pub writes: Duration,
-    /// How often the Lease is read and renewed.
+    /// Interval of reading and renewing the Lease.
     pub retry: Duration,
 }
 
@@ -46,8 +46,8 @@ impl Default for LeaseTiming {
     }
 }
 
-/// For those whom others wait for. A successor writes within 6 s of a leader's death: one look to see
-/// its last renewal, `lasts`, and one look more. What is left of `lasts` after `writes` is
+/// For a process that others wait for. A successor writes within 6 s of a leader's death: one look
+/// to see its last renewal, `lasts`, and one look more. The rest of `lasts` after `writes` is
 /// [`SWIFT_DEADLINE`] and [`SWIFT_JOURNEY`].
 pub const SWIFT: LeaseTiming = LeaseTiming {
     lasts: Duration::from_secs(4),
@@ -55,11 +55,11 @@ pub const SWIFT: LeaseTiming = LeaseTiming {
     retry: Duration::from_millis(400),
 };
 
-/// How long the API server may work on a write of such a leader.
+/// Longest work of the API server on a write of such a leader.
 pub const SWIFT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long such a write may take to reach the API server, if the clocks of two machines drift apart
-/// by no more than one part in a hundred. If not, the node's agent is the second line.
+/// Longest way of such a write to the API server, if the clocks of two machines drift apart by no
+/// more than one part in a hundred. If not, the node's agent is the second line.
 pub const SWIFT_JOURNEY: Duration = Duration::from_millis(400);
 
 /// One leadership of this process.
@@ -67,30 +67,30 @@ pub const SWIFT_JOURNEY: Duration = Duration::from_millis(400);
 pub struct Tenure {
     /// Tells it from earlier and later ones of this process.
     pub number: u64,
-    /// Tells it from all others of this Lease: each is higher than those of all that began before it,
-    /// in whatever process, and whatever became of the Lease in between. It is the version that the API
+    /// Tells it from all others of this Lease: each is higher than those of all that began before
+    /// it, in any process, whatever became of the Lease in between. It is the version that the API
     /// server gave the Lease when the tenure began. Versions are whole numbers that only grow
-    /// (KEP-5504), also over a deletion. A server whose versions are none gives zero.
+    /// (KEP-5504), also over a deletion. If a server's versions are not numbers, the epoch is zero.
     pub epoch: u64,
-    /// When its last renewal that was confirmed was sent: then nobody else led.
+    /// Send time of its last confirmed renewal: no other replica led then.
     pub renewed: Instant,
     /// When it ends if the Lease is not renewed.
     pub until: Instant,
-    /// When the Lease was made, if there was none before: then nobody can tell from it whether an
+    /// Time at which the Lease was made, if there was none before: it cannot tell then whether an
     /// earlier leader still writes. A Lease that was taken has stood still, or was given back.
     pub made: Option<Instant>,
 }
 
 impl Tenure {
-    /// When it may begin to write what must not meet writes of an earlier leader: at once, unless
-    /// nothing tells whether there was one.
+    /// Time from which it may write without meeting writes of an earlier leader: at once, unless
+    /// it is unknown whether there was one.
     #[must_use]
     pub fn quiet_at(&self, timing: &LeaseTiming) -> Option<Instant> {
         self.made.map(|made| made + timing.lasts)
     }
 }
 
-/// What this process knows of its leadership.
+/// Knowledge of this process about its leadership.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     tenure: watch::Receiver<Option<Tenure>>,
@@ -99,8 +99,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Waits until this process leads; returns the number of its tenure. Waits for ever if nobody
-    /// campaigns any more.
+    /// Waits until this process leads; returns the number of its tenure. Waits for ever if the
+    /// campaign is over.
     pub async fn won(&mut self) -> u64 {
         self.inaugurated().await.number
     }
@@ -119,19 +119,20 @@ impl Leadership {
         }
     }
 
-    /// Who holds the Lease, as it was last read; empty if nobody does.
+    /// The holder of the Lease, as last read; empty if there is none.
     #[must_use]
     pub fn holder(&self) -> watch::Receiver<String> {
         self.holder.clone()
     }
 
-    /// Says what is known of that tenure; `None` once another has begun or nobody leads.
+    /// The state of that tenure; `None` once another has begun or this process no longer
+    /// leads.
     #[must_use]
     pub fn tenure(&self, number: u64) -> Option<Tenure> {
         (*self.tenure.borrow()).filter(|tenure| tenure.number == number)
     }
 
-    /// How long that tenure may write from now on; `None` if it is over.
+    /// Time that the tenure may still write; `None` if it is over.
     #[must_use]
     pub fn left(&self, number: u64) -> Option<Duration> {
         let until = self.tenure(number)?.until;
@@ -171,7 +172,7 @@ impl Leadership {
     }
 }
 
-/// What to do with the Lease now.
+/// Next step for the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     /// There is none.
@@ -180,7 +181,7 @@ enum Step {
     Take,
     /// It is ours.
     Renew,
-    /// It is somebody else's.
+    /// Another replica holds it.
     Wait,
 }
 
@@ -188,7 +189,7 @@ enum Step {
 #[derive(Debug)]
 struct Observed {
     version: String,
-    /// What a write keeps: labels and annotations are others', such as helm's.
+    /// Metadata that a write keeps: labels and annotations are others', such as helm's.
     metadata: ObjectMeta,
     holder: String,
     lasts: Duration,
@@ -219,7 +220,7 @@ impl Election {
         }
     }
 
-    /// The Lease was read; returns what to do.
+    /// Takes the Lease as read; returns the next step.
     fn read(&mut self, lease: Option<&Lease>, now: Instant) -> Step {
         let Some(lease) = lease else {
             self.observed = None;
@@ -258,7 +259,7 @@ impl Election {
         step
     }
 
-    /// What such a step writes; nothing for [`Step::Wait`].
+    /// The write of a step; nothing for [`Step::Wait`].
     fn act(&self, step: &Step, at: jiff::Timestamp) -> Option<Act> {
         let at = MicroTime(at);
         let seen = self.observed.as_ref();
@@ -327,7 +328,7 @@ impl Election {
     }
 }
 
-/// The side of a campaign that tells those who write.
+/// The side of a campaign that tells the writers.
 #[derive(Debug)]
 pub struct Campaigner {
     tenure: watch::Sender<Option<Tenure>>,
@@ -350,7 +351,7 @@ impl Campaigner {
     }
 }
 
-/// The two sides of a campaign: its own, and that of those who write.
+/// The two sides of a campaign: its own, and that of the writers.
 #[must_use]
 pub fn candidacy() -> (Campaigner, Leadership) {
     let (sender, tenure) = watch::channel(None);

@@ -1,8 +1,8 @@
-//! What several replicas of one process need: one of them that writes, and certificates by which
-//! they know each other or are known.
+//! Common parts of processes with several replicas: the choice of one replica that writes, and
+//! certificates by which they know each other or are known.
 //!
-//! It decides by pure functions and carries out with `sublet_client`. What is written within a
-//! leadership, and by whom a certificate is trusted, is up to the process.
+//! The crate decides by pure functions and carries out with `sublet_client`. Each process
+//! chooses the writes of its leadership, and the callers that trust its certificate.
 
 pub mod credentials;
 pub mod leader;

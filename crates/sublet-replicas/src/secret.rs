@@ -24,23 +24,23 @@ const MANIFEST: &str = "19-secrets.yaml";
 /// The type of Secret that the manifest makes; that of one that says none.
 const TYPE: &str = "Opaque";
 
-/// Why nothing can be stored.
+/// Reason why nothing can be stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
-    /// Somebody has deleted it, or it was never made.
+    /// It was deleted, or never made.
     #[error("there is no such Secret; apply {MANIFEST} again (also: helm upgrade, sublet install)")]
     Absent,
-    /// It is not what the manifest makes, and the API server lets nobody change that.
+    /// It differs from the manifest's, and the API server does not allow that change.
     #[error(
         "the Secret {0}; delete it and apply {MANIFEST} again (also: helm upgrade, sublet install)"
     )]
     Fixed(String),
 }
 
-/// Where something can be stored: the metadata of the Secret, if there is one that can be written.
+/// The place to store: the metadata of the Secret, if there is one that can be written.
 ///
 /// # Errors
-/// There is none, or not such a one.
+/// There is none, or one of another form.
 pub fn room_in(secret: Option<&Secret>) -> Result<&ObjectMeta, NoRoom> {
     let secret = secret.ok_or(NoRoom::Absent)?;
     if secret.immutable == Some(true) {
@@ -52,17 +52,17 @@ pub fn room_in(secret: Option<&Secret>) -> Result<&ObjectMeta, NoRoom> {
     }
 }
 
-/// True for a Secret as the manifest makes it, and as somebody leaves it who wants another
-/// certificate.
+/// Returns true for a Secret as the manifest makes it, and as an operator leaves it to get
+/// another certificate.
 #[must_use]
 pub fn is_empty(secret: &Secret) -> bool {
     secret.data.as_ref().is_none_or(BTreeMap::is_empty)
 }
 
-/// What is stored in a Secret.
+/// The credentials stored in a Secret.
 ///
 /// # Errors
-/// It cannot be read, or not be served.
+/// They cannot be read, or cannot be served.
 pub fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
     let data = secret.data.as_ref().and_then(|data| data.get(TEXT));
     let text = data.with_context(|| format!("the Secret has no `{TEXT}`"))?;
@@ -71,8 +71,8 @@ pub fn stored_in(secret: &Secret) -> anyhow::Result<Stored> {
     Ok(stored)
 }
 
-/// The metadata of an object that is put in place of one that was seen: its version, and all that
-/// others have written there, such as helm's annotations of who owns it.
+/// The metadata of an object that replaces a seen one: its version, and everything that others
+/// have written there, such as helm's annotations of the owner.
 pub(crate) fn kept(seen: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         managed_fields: None, // The API server keeps them by itself.

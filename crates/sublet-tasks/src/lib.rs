@@ -1,9 +1,10 @@
 //! Tasks that a process cannot do without.
 //!
-//! A task that panics is gone, and the rest of its process goes on: it renews its Lease, says that it is
-//! ready, and does nothing. So what must live as long as its process is started by [`Vital`], and the
-//! process waits beside its own work for the first that ends unasked ([`Vigil::beside`]). It then ends
-//! as by a crash: nothing is given back, and whoever started it starts it again. It decides nothing.
+//! A task that panics is gone, and the rest of its process goes on: it renews its Lease, says that
+//! it is ready, and does nothing. So [`Vital`] starts each task that must live as long as its
+//! process, and the process waits beside its own work for the first that ends unasked
+//! ([`Vigil::beside`]). It then ends as by a crash: it gives nothing back, and its starter starts
+//! it again. It decides nothing.
 //!
 //! A task that ends by itself (an event that is posted, a Binding), or that is awaited at once, needs
 //! none of this.
@@ -28,7 +29,7 @@ pub struct Vigil {
     ended: UnboundedReceiver<TaskEnded>,
 }
 
-/// A task has ended that nobody asked to.
+/// A task has ended without being asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskEnded {
     /// It came to its end.
@@ -64,7 +65,7 @@ impl Vital {
         let _detached = tokio::spawn(self.watched(name, Arc::default(), work));
     }
 
-    /// Starts a task that lives until what is returned is dropped, or says that it may end.
+    /// Starts a task that lives until the returned value is dropped, or says that it may end.
     pub fn start_for_now<F>(&self, name: &'static str, work: F) -> VitalTask<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

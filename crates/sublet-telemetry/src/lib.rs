@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging to standard error: text for people on a terminal, JSON lines elsewhere.
-/// `SUBLET_LOG` sets what is shown (`sublet=debug,warn` and the like), else `LOG_LEVEL`
+/// `SUBLET_LOG` chooses the lines (`sublet=debug,warn` and the like), else `LOG_LEVEL`
 /// (GPUShare's variable), else `info`.
 ///
 /// # Errors

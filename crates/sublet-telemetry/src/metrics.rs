@@ -23,7 +23,7 @@ pub use self::labels::{
 /// A count of time.
 pub type Seconds = Counter<f64, AtomicU64>;
 
-/// How many connections and calls a process refused, at all of its listeners.
+/// Number of connections and calls that a process refused, at all of its listeners.
 pub type Refused = Family<RefusedLabels, Counter>;
 
 /// Has a registry print it.
@@ -38,7 +38,7 @@ fn say_refused(registry: &mut Registry, refused: Refused) {
 /// The scheduler's metrics.
 #[derive(Debug, Clone)]
 pub struct SchedulerMetrics {
-    /// How long calls take, by verb.
+    /// Duration of calls, by verb.
     pub calls: Family<VerbLabel, Histogram, fn() -> Histogram>,
     /// Nodes refused in calls that no node passed, by reason.
     pub refusals: Family<ReasonLabel, Counter>,
@@ -178,7 +178,7 @@ impl StandInMetrics {
 /// The node agent's metrics.
 #[derive(Debug, Clone, Default)]
 pub struct AgentMetrics {
-    /// Containers whose devices were handed over, or not.
+    /// Containers that got their devices, or failed to.
     pub allocations: Family<OutcomeLabel, Counter>,
     /// Registrations with kubelet, by resource.
     pub registrations: Family<ResourceLabel, Counter>,
@@ -186,17 +186,17 @@ pub struct AgentMetrics {
     pub unhealthy: Gauge,
     /// Are containers held to their parts?
     pub isolation: Family<IsolationLabel, Gauge>,
-    /// What each container may use of a card.
+    /// Each container's limit on a card.
     pub tenant_limit: Family<ContainerLabels, Gauge>,
-    /// What it uses.
+    /// Its use.
     pub tenant_used: Family<ContainerLabels, Gauge>,
-    /// How often it was refused more.
+    /// Number of refusals of more.
     pub tenant_refusals: Family<ContainerLabels, Counter>,
-    /// How long it used the card.
+    /// Time that it used the card.
     pub tenant_gpu_time: Family<ContainerLabels, Seconds>,
-    /// How long its launches waited for their turn.
+    /// Time that its launches waited for their turn.
     pub tenant_gate_wait: Family<ContainerLabels, Seconds>,
-    /// How much of that because it had had what it may have.
+    /// Part of that time spent waiting at its limit.
     pub tenant_throttled: Family<ContainerLabels, Seconds>,
     /// Calls that were refused before anybody looked at them.
     pub refused: Refused,
@@ -288,11 +288,11 @@ pub struct ControllerMetrics {
     pub decisions: Family<ControllerLabel, Counter>,
     /// Writes, by controller and outcome.
     pub writes: Family<WriteLabels, Counter>,
-    /// How long the webhooks take for a pod or a Binding.
+    /// Duration of the webhooks' work on a pod or a Binding.
     pub admissions: Histogram,
-    /// Bindings that the webhook saw, by what became of them.
+    /// Bindings that the webhook saw, by their outcome.
     pub bindings: Family<OutcomeLabel, Counter>,
-    /// Pods that the webhook saw, by what became of them.
+    /// Pods that the webhook saw, by their outcome.
     pub admitted: Family<OutcomeLabel, Counter>,
     /// When the certificate that is served ends.
     pub certificate_end: Gauge,
@@ -368,7 +368,7 @@ impl ControllerMetrics {
     }
 }
 
-/// Which version runs: 1, with the version as its label.
+/// The running version: 1, with the version as its label.
 fn say_version(registry: &mut Registry) {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The version that runs", version);

@@ -1,4 +1,4 @@
-//! Whom the kernel names, in both ways of asking it, and what of its words is believed.
+//! The user that the kernel names, by both queries, and the conditions for believing it.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -117,7 +117,7 @@ async fn another_user_is_known_as_another() {
     other.wait().unwrap();
 }
 
-/// What it costs stands in docs/decisions/0008.
+/// Its cost stands in docs/decisions/0008.
 #[tokio::test]
 async fn a_look_is_short() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -83,7 +83,7 @@ fn another_host_is_a_reason_to_renew() {
 
 proptest! {
     /// The leader, the API server and a replica hear of everything late, and the API server always
-    /// trusts what the replica serves, if nobody is later than the time to settle.
+    /// trusts the replica's certificate, if none is later than the time to settle.
     #[test]
     fn what_is_served_is_trusted(
         steps in proptest::collection::vec((0..30_u64, 0..30_u64, 0..30_u64), 1..200)

@@ -11,17 +11,17 @@ use sublet_client::{ObjectAddress, Write, WriteError, perform, perform_returning
 
 use super::{Campaigner, Election, LeaseTiming};
 
-/// How often is looked who holds a Lease by one who does not want it any more.
+/// Interval of looks at a Lease that this process no longer wants.
 const OBSERVE: Duration = Duration::from_millis(50);
-/// How often it is tried to give a Lease back that somebody else writes meanwhile.
+/// Most tries to give a Lease back while another process writes to it.
 const GIVE_BACK_TRIES: usize = 3;
 
 /// The field manager of Leases.
 const MANAGER: &str = "sublet-leader";
 
 impl Campaigner {
-    /// Tells for ever who holds the Lease, after a campaign that has ended: others may have to be
-    /// asked until this process ends too.
+    /// Tells for ever the holder of the Lease, after a campaign that has ended: this process may
+    /// have to ask the others until it ends too.
     pub async fn observe(self, client: Client, lease: ObjectAddress) {
         let api = api_of(client, &lease);
         loop {
@@ -38,9 +38,9 @@ fn api_of(client: Client, lease: &ObjectAddress) -> Api<Lease> {
     Api::namespaced(client, lease.namespace.as_deref().unwrap_or_default())
 }
 
-/// Campaigns for a Lease until `stop` is ready, and gives it back then: nobody may begin to write
-/// any more. `me` must differ from process to process. `leading` shows it. Returns what can still
-/// tell who holds the Lease.
+/// Campaigns for a Lease until `stop` is ready, and then gives it back: this process may begin no
+/// write any more. `me` must differ from process to process. `leading` shows the state. Returns
+/// the observer that can still tell the holder of the Lease.
 pub async fn campaign(
     client: Client,
     lease: ObjectAddress,
@@ -91,7 +91,7 @@ pub async fn campaign(
     campaigner
 }
 
-/// Frees the Lease. If this does not arrive, whoever comes next waits until it has stood still.
+/// Frees the Lease. If this does not arrive, the next replica waits until it has stood still.
 async fn give_back(
     client: &Client,
     api: &Api<Lease>,

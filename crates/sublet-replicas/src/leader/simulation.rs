@@ -1,12 +1,11 @@
 //! Three processes, one Lease, pods to bind, and an API server that misbehaves, in virtual time.
 //!
 //! Each process has a clock of its own, which is set differently and runs slow or fast. Processes
-//! are killed, paused, started again and ended cleanly. Each request may be lost or late, each answer
-//! too, and the watch lags. The Lease is deleted now and then. What decides is the product's own:
-//! `Election`, `Tenure` and `Binding`. After each write the simulation adds up the
-//! server's own objects, without any ledger's help; and each office has a higher epoch than all before
-//! it. If a seed fails, the test prints the command that
-//! replays it.
+//! are killed, paused, started again and ended cleanly. Each request and each answer may be lost or
+//! late, and the watch lags. The Lease is deleted now and then. The deciding code is the product's
+//! own: `Election`, `Tenure` and `Binding`. After each write the simulation adds up the server's
+//! own objects, without any ledger's help. Each office must have a higher epoch than all before it.
+//! If a seed fails, the test prints the command that replays it.
 
 mod bindings;
 mod process;
@@ -28,7 +27,7 @@ const END_MS: u64 = 200_000;
 /// After so long a Binding without an answer takes effect no more.
 const SETTLE_MS: u64 = (SWIFT_DEADLINE.as_millis() + SWIFT_JOURNEY.as_millis()) as u64;
 
-/// How the steps are performed: correctly, or with a mistake that the checks must find.
+/// Way in which the steps are done: correctly, or with a mistake that the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hands {
     Right,
@@ -38,11 +37,12 @@ enum Hands {
     Overstaying,
     /// Takes the Lease as soon as its holder may write no more.
     Impatient,
-    /// Does not wait where it made the Lease.
+    /// Does not wait after it made the Lease.
     Careless,
     /// Takes the number of transitions that the Lease has counted for its epoch.
     Counting,
-    /// Stops between the look at its tenure and the write, for any time: what only the node's agent
+    /// Stops between the look at its tenure and the write, for any time: only the node's agent can
+    /// make that good.
     /// can make good.
     Torn,
 }
@@ -55,7 +55,8 @@ enum Event {
     LeaseSeen(Option<Box<Lease>>),
     /// The answer to a write of the Lease that was sent at this moment of the process's clock.
     LeaseWritten(Instant, Result<u64, u16>),
-    /// It takes its office: what a list at this moment said, and up to where the log was then.
+    /// It takes its office: the contents of a list at this moment, and the end of the log
+    /// then.
     Listed(u64, BTreeMap<usize, usize>, usize),
     /// A change arrives at its watch: the log up to here.
     Watch(usize),
@@ -67,7 +68,7 @@ enum Event {
     Read(usize),
 }
 
-/// What happens outside of the processes.
+/// An event outside of the processes.
 #[derive(Debug, Clone)]
 enum Fate {
     /// To a process, if it is still in this life.
@@ -94,7 +95,7 @@ struct Process {
     lives: bool,
     ending: bool,
     paused_until: u64,
-    /// Its clock: what it shows at 0, and how many parts in a thousand it is fast or slow.
+    /// Its clock: the value at 0, and the parts in a thousand that it is fast or slow.
     begins: Instant,
     rate: i64,
     election: Election,
@@ -127,7 +128,7 @@ struct Simulation {
     server: Server,
     processes: Vec<Process>,
     tries: Vec<Try>,
-    /// The epoch of the last office that began, and whose tenure that was: process, life and number.
+    /// The epoch of the last office that began, and its tenure: process, life and number.
     epoch: Option<(u64, (usize, u32, u64))>,
     met: BTreeMap<&'static str, u64>,
     broken: Option<String>,
@@ -250,7 +251,7 @@ impl Simulation {
         lost
     }
 
-    /// What a process's clock shows.
+    /// The time on a process's clock.
     fn clock(&self, process: usize) -> Instant {
         let Process { begins, rate, .. } = &self.processes[process];
         let micros = self.now as i64 * (1_000 + rate);
@@ -324,7 +325,7 @@ impl Simulation {
         }
     }
 
-    /// After a change of a pod: adds up what the server's objects say, and tells the watches.
+    /// After a change of a pod: adds up the server's objects, and tells the watches.
     fn wrote(&mut self, pod: usize) {
         self.broken = self.broken.take().or(self.server.check());
         self.server.log.push((pod, self.server.pods[pod].flatten()));
@@ -334,7 +335,8 @@ impl Simulation {
         }
     }
 
-    /// At the end one leads, its ledger is what the server has, and nothing waits that has room.
+    /// Checks that at the end one leads, its ledger equals the server's, and no pod with room
+    /// waits.
     fn check_end(&self) -> Result<(), String> {
         let leaders: Vec<_> = self
             .processes

@@ -137,7 +137,7 @@ async fn a_write_without_an_answer_keeps_the_lease() {
     assert!(!campaigner.all_answered());
 }
 
-/// An API server's one Lease: a version, and who holds it.
+/// An API server's one Lease: a version, and its holder.
 struct Server {
     version: u64,
     holder: String,

@@ -21,9 +21,10 @@ pub struct ReasonLabel {
 pub struct RefusedLabels {
     /// `extender`, `peers`, `webhook`, `pages`, `top`.
     pub listener: &'static str,
-    /// `handshake_time`, `head_time`, `body_time`, `answer_time`: the caller took too long. `crowd`,
-    /// `memory`: it was waited for, and another needed its place. `size`: too large. `handshake`: no
-    /// TLS, or a certificate that is not trusted. `stranger`: a process of a user who may not call.
+    /// `handshake_time`, `head_time`, `body_time`, `answer_time`: the caller took too long.
+    /// `crowd`, `memory`: the connection kept us waiting, and another needed its place. `size`: too
+    /// large. `handshake`: no TLS, or an untrusted certificate. `stranger`: a process of a user who
+    /// may not call.
     pub reason: &'static str,
 }
 

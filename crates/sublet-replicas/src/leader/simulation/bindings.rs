@@ -7,7 +7,7 @@ use super::server::CARDS;
 use super::*;
 
 impl Simulation {
-    /// A scheduler's cycle for a pod: it asks the leader, or whoever was one.
+    /// A scheduler's cycle for a pod: it asks the leader, or a former one.
     pub(super) fn schedule(&mut self, pod: usize) {
         if self.server.pods[pod] != Some(None) {
             return;
@@ -61,8 +61,8 @@ impl Simulation {
         self.post(self.tries.len() - 1);
     }
 
-    /// Sends a Binding. What is sent arrives within the journey, and the server works on it no longer
-    /// than its deadline.
+    /// Sends a Binding. It arrives within the journey, and the server works on it no longer than
+    /// its deadline.
     pub(super) fn post(&mut self, id: usize) {
         let journey = SWIFT_JOURNEY.as_millis() as u64;
         let kind = if self.calm() {

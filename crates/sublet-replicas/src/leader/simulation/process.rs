@@ -106,8 +106,8 @@ impl Simulation {
         }
     }
 
-    /// Whatever the election said: an office ends with its tenure, and a new tenure begins with a
-    /// list.
+    /// Whatever the election decided: an office ends with its tenure, and a new tenure begins
+    /// with a list.
     pub(super) fn seek_office(&mut self, number: usize) {
         let now = self.clock(number);
         let process = &mut self.processes[number];

@@ -6,19 +6,19 @@ use fastrand::Rng;
 use k8s_openapi::api::coordination::v1::Lease;
 use sublet_client::Act;
 
-/// How many cards and pods there are.
+/// Number of cards and of pods.
 pub(super) const CARDS: usize = 6;
 pub(super) const PODS: usize = 90;
 
 pub(super) struct Server {
     pub(super) lease: Option<Lease>,
     version: u64,
-    /// Memory of each card, and what each pod asks.
+    /// Memory of each card, and the request of each pod.
     pub(super) cards: [u64; CARDS],
     pub(super) sizes: [u64; PODS],
     /// Each pod, if it is there, and its card, if it is bound.
     pub(super) pods: [Option<Option<usize>>; PODS],
-    /// What became of pods, in order: the card of one that was bound, nothing of one that is gone.
+    /// Changes of pods, in order: the card of a bound pod, nothing for a pod that is gone.
     pub(super) log: Vec<(usize, Option<usize>)>,
 }
 
