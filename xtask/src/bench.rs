@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: builds what is measured as it is handed out, and runs `sublet-bench`.
+//! `cargo xtask bench`: builds the measured programs as they are handed out, and runs
+//! `sublet-bench`.
 //!
-//! What is measured, and how, is that program's; this only gives it the components it needs.
+//! That program chooses the measurements; this module only gives it the components it needs.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,11 +28,11 @@ use crate::stale;
   cargo xtask bench scheduler --help    what can be chosen
   cargo xtask bench --stale             stored figures whose crates changed since")]
 pub(crate) struct Arguments {
-    /// Measure nothing: list the stored figures whose crates changed since they were measured, with
-    /// lines changed and age.
+    /// List the stored figures whose crates changed since the measurement, with lines changed and
+    /// age; measure nothing.
     #[arg(long, conflicts_with = "what")]
     stale: bool,
-    /// What to measure, and options of that benchmark.
+    /// Benchmark to run, with its options.
     #[arg(
         required_unless_present = "stale",
         trailing_var_arg = true,
@@ -40,7 +41,7 @@ pub(crate) struct Arguments {
     what: Vec<String>,
 }
 
-/// What shows that a GPU's driver is loaded: NVIDIA's own device, or that of WSL.
+/// Devices that show a loaded GPU driver: NVIDIA's own, or that of WSL.
 const DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 /// Runs a benchmark.
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     run_command(&mut command)
 }
 
-/// True where a Kubernetes control plane is measured with.
+/// Returns true if a benchmark needs a Kubernetes control plane.
 fn needs_cluster(what: &[String]) -> bool {
     match what.first().map(String::as_str) {
         Some("isolation" | "shares" | "gpu" | "plan" | "replay") => false,
@@ -92,7 +93,7 @@ fn needs_cluster(what: &[String]) -> bool {
     }
 }
 
-/// True where pods are started on a real node.
+/// Returns true if a benchmark starts pods on a real node.
 fn needs_node(what: &[String]) -> bool {
     what.first().is_some_and(|what| what == "agent")
 }

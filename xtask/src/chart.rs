@@ -1,6 +1,6 @@
-//! `cargo xtask chart`: renders the Helm chart into `deploy/kubernetes/`, for those who use kubectl
-//! alone, what is another with the queue into `queue/` there, and its values into the guide. Tests
-//! hold them equal.
+//! `cargo xtask chart`: renders the Helm chart into `deploy/kubernetes/`, for users of plain
+//! kubectl, the manifests that differ with the queue into `queue/` there, and its values into the
+//! guide. Tests hold them equal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use sublet_testbed::{Helm, NAMESPACE_MANIFEST, Progress, chart_folder, with_tabl
 
 use crate::setup::repository;
 
-/// Writes the files anew, and removes those of templates that are gone.
+/// Writes the files anew, and removes the files of deleted templates.
 pub(crate) fn run() -> Result<()> {
     let repository = repository()?;
     let helm = Helm::build(repository, &mut Progress::new())?;

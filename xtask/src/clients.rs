@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::pip;
 
-/// The clients and what they need, as pip's list of wanted packages.
+/// The clients and their dependencies, as pip's list of wanted packages.
 const WANTED: &str = include_str!("clients/wanted.txt");
 
-/// What builds gpustat, which comes as source.
+/// Tools that build gpustat, which comes as source.
 const TOOLS: &str = include_str!("clients/tools.txt");
 
 const WHAT: &str = "real clients of GPUs, by pip (100 MB, 1 min, once)";

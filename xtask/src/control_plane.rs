@@ -1,9 +1,9 @@
-//! `cargo xtask control-plane`: a cluster to play with, that stays until it is told to go.
+//! `cargo xtask control-plane`: a cluster to play with, which stays until `down` ends it.
 //!
-//! `up` starts this program once more in the background; that one holds the cluster and listens
-//! on a Unix socket in the cache folder, on which `down` asks it to end. So there is no process
-//! id in a file that could be somebody else's by now, and when the background process is killed,
-//! the cluster goes with it.
+//! `up` starts this program once more in the background. That process holds the cluster and
+//! listens on a Unix socket in the cache folder, on which `down` asks it to end. So no file has
+//! a process id that could be another process's by now, and when the background process is
+//! killed, the cluster goes with it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -30,13 +30,13 @@ pub(crate) enum Action {
     Build,
     /// Start a cluster in the background and print how to reach it.
     Up {
-        /// How many nodes KWOK plays, each with two cards of 16,276 MiB to share.
+        /// Number of nodes that KWOK plays, each with two cards of 16,276 MiB to share.
         #[arg(long, default_value_t = 0)]
         nodes: u32,
     },
     /// Stop the cluster that `up` started.
     Down,
-    /// Hold a cluster; what `up` starts in the background.
+    /// Hold a cluster, as the background process of `up`.
     #[command(hide = true)]
     Serve {
         /// As for `up`.
@@ -45,7 +45,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Does what was asked.
+/// Carries out the action.
 pub(crate) fn run(action: &Action) -> Result<()> {
     match *action {
         Action::Build => {
@@ -109,7 +109,7 @@ fn down() -> Result<()> {
     Ok(())
 }
 
-/// Holds the cluster. Says where it is, once, to whoever started this.
+/// Holds the cluster. Prints its address, once, for the process that started this.
 fn serve(nodes: u32) -> Result<()> {
     let components = Components::without_node()?;
     let cluster = Cluster::start(ClusterOptions::new(components.binaries))?;

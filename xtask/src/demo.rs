@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     /// Start a cluster and place the published GPUShare examples on it.
     #[arg(long)]
     cluster: bool,
-    /// Stay up, even where nobody sits at a terminal.
+    /// Stay up, even without a terminal.
     #[arg(long, requires = "cluster")]
     keep: bool,
 }

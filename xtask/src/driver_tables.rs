@@ -1,9 +1,9 @@
 //! `cargo xtask driver-tables`: writes the tables of `crates/sublet-driver-api`.
 //!
-//! NVIDIA's headers say which functions a driver exports, since when, and how each is called.
-//! This reads the headers of pinned packages and writes those facts down, so that the build
-//! needs neither the headers nor a network. The C compiler reads the headers, not we: it
-//! resolves their macros, and then checks every pair of type and symbol that we wrote.
+//! NVIDIA's headers list the functions that a driver exports, with their first version and
+//! their types. This task reads the headers of pinned packages and writes those facts down, so
+//! the build needs neither the headers nor a network. The C compiler reads the headers, not
+//! we: it resolves their macros, and then checks every pair of type and symbol that we wrote.
 //!
 //! It is run by hand when a package is pinned anew; the tables are committed.
 
@@ -25,7 +25,8 @@ use crate::setup::repository;
 use declarations::{Declaration, Headers};
 use packages::{CUDA_NEW, CUDA_OLD, NVML, Package};
 
-/// What asks for everything that a header declares, older versions and per-thread twins too.
+/// The macro that asks for everything that a header declares, older versions and per-thread
+/// twins too.
 const EVERYTHING: &str = "__CUDA_API_VERSION_INTERNAL";
 
 /// The five headers that give each version of each function a type of its own.
@@ -108,8 +109,8 @@ pub(crate) fn run() -> Result<()> {
     store("layout", PLACES, layout::lines(&places))
 }
 
-/// Where the headers are, as a list of folders for tests that compile them: each package, and last
-/// what they include and do not hold. Fetches what the cache lacks.
+/// The folders of the headers, as a list for tests that compile them: each package, and last the
+/// headers that these include and do not hold. Fetches missing ones into the cache.
 pub(crate) fn header_folders() -> Result<OsString> {
     let mut folders = vec![CUDA_OLD.folder()?, CUDA_NEW.folder()?, NVML.folder()?];
     let stand_ins = Headers::open(&CUDA_NEW.folder()?, &[])?;
@@ -206,7 +207,8 @@ fn cuda_rows(headers: &Headers, package: &Package) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a program sees, with and without per-thread streams, must be in the table as well.
+/// Checks that every function that a program sees, with and without per-thread streams, is in
+/// the table.
 fn known_to_all_views(headers: &Headers, package: &Package, rows: &[Row]) -> Result<()> {
     let known: BTreeSet<&str> = rows.iter().map(|row| row.symbol.as_str()).collect();
     for defines in [&[][..], &["CUDA_API_PER_THREAD_DEFAULT_STREAM"]] {
@@ -220,7 +222,7 @@ fn known_to_all_views(headers: &Headers, package: &Package, rows: &[Row]) -> Res
     Ok(())
 }
 
-/// The rows of the older package, and those that only the newer one has.
+/// The rows of the older package, and the rows that only the newer one has.
 fn join_versions(older: Vec<Row>, newer: Vec<Row>) -> Result<Vec<Row>> {
     let known: BTreeMap<String, (String, Declaration)> = older
         .iter()
@@ -245,7 +247,7 @@ fn join_versions(older: Vec<Row>, newer: Vec<Row>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Every function of `nvml.h`, in both of its views, and those that it does not declare.
+/// Every function of `nvml.h`, in both of its views, and the ones that it does not declare.
 fn nvml_rows(headers: &Headers) -> Result<Vec<Row>> {
     let mut functions = headers.functions(&["NVML_NO_UNVERSIONED_FUNC_DEFS"], "nvml")?;
     functions.extend(headers.functions(&[], "nvml")?);

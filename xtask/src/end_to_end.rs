@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::screen::{heading, time};
 use crate::setup::cargo;
 
-/// How many run at once.
+/// Most modules that run at once.
 const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all
@@ -30,7 +30,7 @@ const NODE: [&str; 8] = [
     "testbed",
 ];
 
-/// Those that take longest begin first, so that none is left alone at the end.
+/// The longest tests begin first, so that none runs alone at the end.
 const LONG: [&str; 8] = [
     "known_failures",
     "real_node",
@@ -42,7 +42,8 @@ const LONG: [&str; 8] = [
     "limits",
 ];
 
-/// Modules whose names begin so take long, or need what takes long to build: `--all` runs them.
+/// Modules with this prefix take long, or need components that take long to build: `--all` runs
+/// them.
 const ONLY_WITH_ALL: &str = "long_";
 
 /// Tests that run one after the other, in one process.
@@ -52,7 +53,7 @@ struct Unit {
     tests: Vec<String>,
 }
 
-/// How tests ended.
+/// Result of tests.
 struct Ended {
     passed: bool,
     /// All that they said.
@@ -60,8 +61,8 @@ struct Ended {
 }
 
 /// Builds the tests, and runs those that `filter` selects, the long ones only with `all`; `tell`
-/// gives each process its environment. A test that skips itself is a failure, unless it says why with the words of
-/// something that the machine lacks.
+/// gives each process its environment. A test that skips itself is a failure, unless its reason
+/// names something that the machine lacks.
 pub(crate) fn run(
     filter: &[&str],
     all: bool,
@@ -196,7 +197,7 @@ fn units(listed: &str) -> Vec<Unit> {
     units.into_iter().map(|(_, unit)| unit).collect()
 }
 
-/// What is to run, out of a list of tests; and says what is not.
+/// Selects the tests to run out of a list; prints the ones left out.
 fn selected(listed: &str, all: bool) -> Vec<Unit> {
     let mut units = units(listed);
     if !all {
@@ -223,7 +224,7 @@ fn leave_out_long(units: &mut Vec<Unit>) -> Vec<String> {
 }
 
 impl Unit {
-    /// Runs its tests and shows what they said, when they have ended.
+    /// Runs its tests and shows their output when they have ended.
     fn run(&self, command: &mut Command) -> Result<Ended> {
         let name = self.modules.join(", ");
         let count = self.tests.len();

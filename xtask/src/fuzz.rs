@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: looks for bytes from outside that a parser of ours does not stand, with
-//! libFuzzer, which is led by the branches that are taken.
+//! `cargo xtask fuzz`: looks for outside bytes that break one of our parsers, with libFuzzer, which
+//! follows the branches that are taken.
 //!
-//! Our crates count their branches by plain options of the pinned compiler: `rustc.sh` adds them, as
-//! Cargo's wrapper for the crates of the workspace, so that all others stay as every build has them.
-//! What is found goes to `target/fuzz`; nothing is ever written into the corpus.
+//! Our crates count their branches by plain options of the pinned compiler: `rustc.sh` adds them,
+//! as Cargo's wrapper for the crates of the workspace, so all other crates stay as in every build.
+//! Findings go to `target/fuzz`; nothing is ever written into the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ every run of the tests tries it.")]
 pub(crate) struct Arguments {
     /// A target; all of crates/sublet-fuzz/src/target.rs, if nothing is said.
     target: Option<String>,
-    /// How long each is tried.
+    /// Seconds to try each target.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// Options of libFuzzer's.
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     options: Vec<String>,
 }
 
-/// How long one input may take, in seconds. They take microseconds; the machine may be busy.
+/// Longest time of one input, in seconds. They take microseconds; the machine may be busy.
 const SLOW: &str = "-timeout=20";
 
 /// The most memory that a target may take, in MiB.
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many inputs were tried. What libFuzzer says is shown where it has found something.
+/// Returns the number of tried inputs. Shows libFuzzer's output if it has found something.
 fn try_one(fuzzer: &Path, target: &str, corpus: &Path, arguments: &Arguments) -> Result<u64> {
     let place = repository()?.join("target/fuzz");
     let found = place.join(target);
@@ -97,7 +97,7 @@ fn try_one(fuzzer: &Path, target: &str, corpus: &Path, arguments: &Arguments) ->
     tried(&said).with_context(|| format!("libFuzzer does not say what it tried: {said}"))
 }
 
-/// How many inputs were tried, by libFuzzer's last words.
+/// Number of tried inputs, from libFuzzer's last lines.
 fn tried(said: &str) -> Option<u64> {
     let mut lines = said.lines();
     let count = lines.find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))?;
@@ -113,7 +113,7 @@ fn targets(corpus: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Says what to install where there is no C++ compiler, which libFuzzer takes.
+/// Says what to install if the C++ compiler, which libFuzzer needs, is missing.
 pub(crate) fn check() -> Result<()> {
     let compiler = std::env::var_os("CXX").map_or_else(|| PathBuf::from("c++"), PathBuf::from);
     let mut command = Command::new(&compiler);

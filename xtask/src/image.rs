@@ -1,7 +1,7 @@
 //! The image of a cluster's processes, as an OCI archive that is made without Docker: this machine's
 //! C library in one layer, `sublet` in the other.
 //!
-//! The same files make the same bytes, whoever packs them, and when. (OCI image specification 1.1:
+//! The same files make the same bytes, for any packer at any time. (OCI image specification 1.1:
 //! image layout, manifest and configuration.)
 
 use std::fs;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::setup::{repository, run as run_command};
 
-/// Libraries of glibc, which the driver's libraries want too, though newer ones are empty. A machine
-/// may lack those that its glibc has in itself.
+/// Libraries of glibc, which the driver's libraries want too, though newer ones are empty. A
+/// machine may lack them if its glibc contains them.
 const MAY_BE_ABSENT: [&str; 7] = [
     "libdl.so.2",
     "libnss_dns.so.2",
@@ -25,8 +25,8 @@ const MAY_BE_ABSENT: [&str; 7] = [
     "libm.so.6",
 ];
 
-/// Whom a container runs as that asks for nobody: no user of this number is anybody. The manifests
-/// ask for it too, and for root where the agent needs it.
+/// User of a container without a user of its own: no account has this number. The manifests ask
+/// for it too, and for root where the agent needs it.
 const USER: &str = "65532:65532";
 
 /// The name under which containerd has it after an import.
@@ -51,7 +51,7 @@ pub(crate) fn pack(sublet: &Path, archive: &Path) -> Result<()> {
     tar(archive, &layout.0)
 }
 
-/// What the program is loaded with, and what beside it the driver's libraries are.
+/// Libraries that the program is loaded with, and further ones of the driver's libraries.
 fn c_library(program: &Path) -> Result<Vec<PathBuf>> {
     let listed = output(Command::new("ldd").arg(program))?;
     let words = |line: &str| {
@@ -106,7 +106,7 @@ impl Layout {
         Ok(Layout(folder))
     }
 
-    /// Moves a file to where its digest says.
+    /// Moves a file to the place that its digest names.
     fn keep(&self, file: &Path) -> Result<Blob> {
         let sum = output(Command::new("sha256sum").arg(file))?;
         let sum = sum.split_whitespace().next().context("no sum")?;
@@ -155,7 +155,7 @@ impl Layout {
     }
 }
 
-/// What a container of it runs.
+/// Configuration of its containers.
 fn configuration(layers: &[Blob]) -> Value {
     let digests: Vec<&str> = layers.iter().map(|layer| layer.digest.as_str()).collect();
     json!({
@@ -185,7 +185,7 @@ fn tar(archive: &Path, folder: &Path) -> Result<()> {
     run_command(tar.arg(folder).arg("."))
 }
 
-/// What a program prints.
+/// Output of a program.
 fn output(command: &mut Command) -> Result<String> {
     let what = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("run {what}"))?;
@@ -244,8 +244,8 @@ mod tests {
         assert!(base.contains("/libc.so.6") && base.contains("/ld-linux-x86-64.so.2"));
     }
 
-    /// The image that Docker makes of the same file runs as the same user, and the manifests say it
-    /// too, for an image that somebody else has made.
+    /// Docker's image of the same file runs as the same user. The manifests say it too, for an
+    /// image from another builder.
     #[test]
     fn no_container_is_root_unless_its_manifest_says_so() {
         let dockerfile = include_str!("../../deploy/Dockerfile");

@@ -1,8 +1,7 @@
-//! `cargo xtask libraries`: the libraries that go into strangers' containers.
+//! `cargo xtask libraries`: the libraries that go into others' containers.
 //!
 //! They are linked for the oldest glibc that current CUDA images have: an image with an older
-//! one than a library asks for refuses to load it. What came out is checked, not what was
-//! asked for.
+//! glibc than a library asks for refuses to load it. The result is checked, not the request.
 
 use std::env;
 use std::fs;
@@ -16,7 +15,7 @@ use crate::linker;
 use crate::setup::run as run_command;
 use crate::test::Step;
 
-/// Our packages, the files they become, and the names under which programs look for those.
+/// Our packages, the files they become, and the names by which programs look for the files.
 const LIBRARIES: [(&str, &str, Option<&str>); 5] = [
     ("sublet-libcuda", "libsublet_cuda.so", Some("libcuda.so.1")),
     (
@@ -37,7 +36,7 @@ const LIBRARIES: [(&str, &str, Option<&str>); 5] = [
     ),
 ];
 
-/// Builds and checks them, and says where they are.
+/// Builds and checks them, and prints their place.
 pub(crate) fn run() -> Result<()> {
     let folder = build()?;
     println!("{}", folder.display());
@@ -76,7 +75,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What a program or library says that it needs, which any machine of the floor must have.
+/// A program's or library's own needs, which any machine of the floor must meet.
 pub(crate) fn check(file: &Path) -> Result<Needs> {
     let contents = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let needs = Needs::read(&contents).with_context(|| file.display().to_string())?;

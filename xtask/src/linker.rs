@@ -1,7 +1,6 @@
-//! What links for machines older than this one. A program linked here asks for the glibc of
-//! this machine; zig knows the symbols of every glibc, and `cargo zigbuild` has it link for the
-//! oldest that we promise to serve. What came out is checked by its user, not what was asked
-//! for.
+//! The linker for machines older than this one. A program linked here asks for the glibc of
+//! this machine. Zig knows the symbols of every glibc, and `cargo zigbuild` has it link for the
+//! oldest that we promise to serve. The user of this module checks the result, not the request.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +11,7 @@ use sublet_library::FLOOR;
 use crate::pip;
 use crate::setup::repository;
 
-/// What links, as pip's list of wanted packages.
+/// The linker's packages, as pip's list of wanted packages.
 const LINKER: &str = "\
 cargo-zigbuild==0.24.0 --hash=sha256:484412e39e4c6039474535ce97ee75a22bab22d58233056f8ec8a8f9034bb957
 ziglang==0.17.1 --hash=sha256:ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54
@@ -20,7 +19,7 @@ ziglang==0.17.1 --hash=sha256:ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f169818
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `cargo build --profile dist` for old machines; what to build is still to be said.
+/// `cargo build --profile dist` for old machines; the caller adds the packages to build.
 pub(crate) fn build() -> Result<Command> {
     let linker = linker()?;
     let mut command = Command::new(linker.join("bin/cargo-zigbuild"));
@@ -33,7 +32,7 @@ pub(crate) fn build() -> Result<Command> {
     Ok(command)
 }
 
-/// Where that leaves what it has built.
+/// The folder of the build's results.
 pub(crate) fn built() -> Result<PathBuf> {
     Ok(target()?.join(TARGET).join("dist"))
 }

@@ -1,9 +1,9 @@
 //! The one door for people who work on Sublet: `cargo xtask --help`.
 //!
-//! Sets up what a machine with only Rust, Go and a C compiler lacks, says what it does and how
-//! long that takes, runs the tests, the demo and the benchmarks, and makes what is handed out.
-//! It holds no logic of the product, and depends on none of its crates but the one that reads
-//! libraries: a broken product must not break this door.
+//! Sets up the parts that a machine with only Rust, Go and a C compiler lacks, says what it
+//! does and how long that takes, runs the tests, the demo and the benchmarks, and makes the
+//! files to hand out. It holds no logic of the product, and depends on none of its crates but
+//! the one that reads libraries: a broken product must not break this door.
 
 mod bench;
 mod chart;
@@ -51,7 +51,7 @@ enum Task {
     /// Run every test: format, lints, unit tests, and end to end on real components.
     Test(test::Arguments),
     /// Play at random for a million steps: memory against its limit, jobs against their turns, an
-    /// arbiter against whatever is sent to it.
+    /// arbiter against hostile input.
     Soak(soak::Arguments),
     /// Look for bytes that a parser does not stand, with a fuzzer.
     Fuzz(fuzz::Arguments),

@@ -1,6 +1,6 @@
-//! Packages that no distribution has, by the user's own `pip`: it knows where to get them, and
-//! compares the checksums that stand beside the pinned versions. They lie in folders of the
-//! cache, never in the user's Python, and nothing of theirs is committed.
+//! Packages that no distribution has, by the user's own `pip`: it finds them, and compares the
+//! checksums that stand beside the pinned versions. They lie in folders of the cache, never in
+//! the user's Python, and nothing of theirs is committed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use sublet_testbed::default_cache;
 use crate::screen::heading;
 use crate::setup::run as run_command;
 
-/// Says what to install where there is no pip.
+/// Says what to install if there is no pip.
 pub(crate) fn check() -> Result<()> {
     let pip = Command::new("python3")
         .args(["-m", "pip", "--version"])
@@ -25,8 +25,8 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// A folder in the cache's folder `kind`, filled by `fetch` if it is not there: one that is there
-/// is whole. `what` tells the user who waits.
+/// A folder in the cache's folder `kind`, filled by `fetch` if it is missing; an existing folder
+/// is complete. `what` tells the waiting user what is being fetched.
 pub(crate) fn folder(
     kind: &str,
     name: &str,

@@ -1,6 +1,6 @@
 //! `cargo xtask release`: the one file that is handed out. It is `sublet` with its libraries
-//! inside, linked for the same old glibc as they are, so that it runs where they are loaded:
-//! on any machine of the last years, in any image. Nothing is published here.
+//! inside, linked for the same old glibc as they are. So it runs on every machine that can
+//! load them: any machine of the last years, with any image. Nothing is published here.
 
 use std::env;
 use std::fs;
@@ -21,7 +21,8 @@ use crate::{image, libraries, linker};
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
 
-/// What tells the product's build where the libraries are: crates/sublet/src/carried.rs.
+/// Variable that names the libraries' folder to the product's build:
+/// crates/sublet/src/carried.rs.
 const CARRY: &str = "SUBLET_CARRY";
 
 /// Build the one file that is handed out: `sublet` with its libraries inside.
@@ -87,7 +88,7 @@ pub(crate) fn step() -> Result<Step> {
     })
 }
 
-/// Where that step leaves it.
+/// The result of that step.
 pub(crate) fn quick_place() -> Result<PathBuf> {
     program("debug/one-file", SUBLET)
 }

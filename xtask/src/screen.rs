@@ -1,4 +1,4 @@
-//! What a task says while it runs: bold headings on a terminal, plain text elsewhere.
+//! Output of a task while it runs: bold headings on a terminal, plain text elsewhere.
 
 use std::fmt;
 use std::io::{IsTerminal, stderr};
@@ -21,7 +21,7 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
-/// What work has cost since it began: time, and time of the cores.
+/// Cost of work since it began: time, and time of the cores.
 pub(crate) struct Cost {
     begun: Instant,
     cores: Option<Duration>,
@@ -55,7 +55,7 @@ fn cores_of_ended_children() -> Option<Duration> {
     in_ticks(&text).map(|ticks| Duration::from_millis(ticks * 1_000 / TICKS))
 }
 
-/// What /proc counts in: USER_HZ, 100 on every architecture of today.
+/// The unit of times in /proc: USER_HZ, 100 on every architecture of today.
 const TICKS: u64 = 100;
 
 /// cutime and cstime, fields 16 and 17 of `/proc/PID/stat` (proc_pid_stat(5)). The second field

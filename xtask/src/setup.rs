@@ -1,4 +1,4 @@
-//! What every task needs first: where the repository and the built programs are, and the stock
+//! The first needs of every task: the repository, the folder of built programs, and the stock
 //! components.
 
 use std::env;
@@ -26,7 +26,7 @@ pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
     Ok(target.join(profile).join(name))
 }
 
-/// What `cargo build` is told to make the product, with the libraries that `sublet run` looks for
+/// Arguments of `cargo build` for the product, with the libraries that `sublet run` looks for
 /// beside it and the programs that tests and demonstrations run on a GPU.
 pub(crate) fn product() -> Vec<&'static str> {
     const PACKAGES: [&str; 7] = [
@@ -69,7 +69,7 @@ fn describes_this_package(name: &OsStr) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Runs a command to its end, its output going where ours goes.
+/// Runs a command to its end; its output goes to ours.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let what: Vec<_> = words.map(OsStr::to_string_lossy).collect();
@@ -84,9 +84,9 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 pub(crate) struct Components {
     pub(crate) binaries: Binaries,
     pub(crate) no_node: Option<String>,
-    /// Where it was asked for.
+    /// Present if it was asked for.
     helm: Option<Helm>,
-    /// Where long tests are to run.
+    /// Present for long tests.
     prometheus: Option<Prometheus>,
     operators: Option<Operators>,
 }
@@ -104,7 +104,7 @@ impl Components {
         })
     }
 
-    /// Builds or finds everything, installing Debian packages where that is possible.
+    /// Builds or finds everything, installing Debian packages if possible.
     pub(crate) fn with_node() -> Result<Components> {
         let mut progress = Progress::new();
         let no_node = debian::prepare(&mut progress).err();
@@ -131,7 +131,7 @@ impl Components {
         Ok(components)
     }
 
-    /// What long tests need besides, each in a cache entry of its own.
+    /// Adds the components of long tests, each in a cache entry of its own.
     pub(crate) fn add_long(&mut self) -> Result<()> {
         self.prometheus = Some(Prometheus::build(repository()?, &mut Progress::new())?);
         self.operators = Some(Operators::build(repository()?, true, &mut Progress::new())?);
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// What the process that started us has in its environment; that is cargo.
+    /// The environment of the process that started us; that is cargo.
     fn cargos_own() -> BTreeMap<OsString, OsString> {
         let path = format!("/proc/{}/environ", std::os::unix::process::parent_id());
         let text = std::fs::read(path).unwrap();

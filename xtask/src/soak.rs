@@ -9,23 +9,23 @@ use clap::{Args, ValueEnum};
 use crate::screen::heading;
 use crate::setup::{cargo, product, program, run as run_command};
 
-/// What is played.
+/// Part to play.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Take and give memory at random, and hold it to the limit by NVML's count.
     Memory,
-    /// Jobs that come, go, and answer late or twice; a card that must not have two has one owner,
-    /// and nobody starves.
+    /// Jobs come, go, and answer late or twice; an exclusive card has one owner, and no job
+    /// starves.
     Turns,
     /// Leaders of the queue die and are late, writes are lost and come twice; no card is given away
     /// twice, and no part of a gang stays.
     Plans,
     /// Hostile processes send anything to every socket of an arbiter, descriptors that never close
-    /// too; its thread never stands still, and whoever is honest gets every answer.
+    /// too; its thread never stands still, and every honest client gets every answer.
     Hostile,
 }
 
-/// Play at random, and look whether what must hold does.
+/// Play at random, and check that the rules hold.
 #[derive(Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                      a million steps (about two minutes on two idle cores)
@@ -34,13 +34,13 @@ enum Part {
   cargo xtask soak hostile              a million steps of attackers
   cargo xtask soak --steps 50000 --seed 7")]
 pub(crate) struct Arguments {
-    /// What is played; all, one after the other, if nothing is said.
+    /// Part to play; all parts, one after the other, if none is given.
     part: Option<Part>,
-    /// How often memory is taken or given, over all drivers and crowds together; how many steps of
-    /// half a millisecond jobs take turns; how many things attackers do, all together.
+    /// Steps to play: changes of memory over all drivers and crowds together; half milliseconds in
+    /// which jobs take turns; actions of all attackers together.
     #[arg(long, default_value_t = 1_000_000)]
     steps: u64,
-    /// Where the random numbers begin; without it, another place each time.
+    /// Seed of the random numbers; another one each time, if none is given.
     #[arg(long)]
     seed: Option<u64>,
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask bench --stale`: stored pages of figures whose crates changed since.
 //!
-//! A page counts from the commit that it names, which is what was built. The commit that last wrote
-//! the file is later: by then there may be changes that nobody measured, and a corrected word in the
-//! page would make old figures new. It counts only where the named one is not in the repository, as
-//! after a rebase. A page of several runs counts from the oldest.
+//! A page counts from the commit that it names: the one that was built. The commit that last wrote
+//! the file is later. By then there may be changes that no one measured, and a corrected word in
+//! the page would make old figures look new. It counts only if the named one is not in the
+//! repository, as after a rebase. A page of several runs counts from the oldest.
 //!
 //! It measures nothing, and fails for no page: without the history it says so.
 
@@ -41,7 +41,7 @@ pub(crate) fn list() -> String {
     }
 }
 
-/// A page whose crates changed.
+/// A page with changed crates.
 #[derive(Debug, PartialEq, Eq)]
 struct Page {
     bench: &'static Bench,
@@ -56,7 +56,7 @@ struct Since {
     /// As short as git makes it.
     commit: String,
     age: Duration,
-    /// Not what was built, but what last wrote the page.
+    /// True if this is the commit that last wrote the page, and not the built one.
     is_writer: bool,
 }
 
@@ -102,11 +102,11 @@ fn age(age: Duration) -> String {
     }
 }
 
-/// The pages of `benches` that are stored in `root` and whose crates changed since, the most changed
-/// first. What is not committed has changed too.
+/// The pages of `benches` in `root` with crates that changed since, the most changed first.
+/// Uncommitted changes count too.
 ///
 /// # Errors
-/// Why git cannot say.
+/// Reason why git cannot answer.
 fn stale(root: &Path, benches: &[&'static Bench], now: SystemTime) -> Result<Vec<Page>, String> {
     let top = git(root, &["rev-parse", "--show-toplevel"])?;
     let is_ours = fs::canonicalize(root).is_ok_and(|root| root == Path::new(&top));
@@ -169,8 +169,8 @@ fn since(root: &Path, bench: &Bench, text: &str, now: SystemTime) -> Result<Opti
     }))
 }
 
-/// The commits that a page names. What was not committed when it was measured (`-dirty`) counts as
-/// changed since, because nobody can tell it from later changes.
+/// The commits that a page names. If changes were not committed at the measurement (`-dirty`), the
+/// commit counts as changed since, because they cannot be told from later changes.
 fn named(text: &str) -> Vec<&str> {
     let versions = text.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("- Versions: ")?.split_once('(')?;
@@ -209,7 +209,7 @@ fn changed(root: &Path, since: &str, crates: &[&str]) -> Result<BTreeMap<String,
     Ok(lines)
 }
 
-/// What git prints, without the last line's end. The error is its own words, or why there is no git.
+/// Git's output, without the last line's end. The error is its own words, or why there is no git.
 fn git(root: &Path, words: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.arg("-C").arg(root).args(words);

@@ -28,10 +28,11 @@ use crate::stale;
 
 SUBLET_KEEP=1 keeps the directories of all clusters, with every log.")]
 pub(crate) struct Arguments {
-    /// Leave out what needs a control plane.
+    /// Leave out the tests that need a control plane.
     #[arg(long)]
     fast: bool,
-    /// Run end-to-end tests too that take long, or need what takes long to build.
+    /// Also run the end-to-end tests that take long, or need components that take long to
+    /// build.
     #[arg(long, conflicts_with = "fast")]
     all: bool,
     /// Passed to the test programs: a part of a test's name, or their options.
@@ -64,7 +65,7 @@ const FIDELITY: [&str; 8] = [
 /// The same jobs in a queue, which takes another minute: only with `--all`.
 const REPLAY: [&str; 2] = ["--test", "replay"];
 
-/// One step: what it is for, how long it takes on two idle cores, and how it is done.
+/// One step: its purpose, its time on two idle cores, and its command.
 pub(crate) struct Step {
     pub(crate) what: &'static str,
     pub(crate) usual: &'static str,
@@ -175,7 +176,7 @@ fn order_of_published_runs() -> Result<Step> {
     })
 }
 
-/// What the end-to-end tests are told of.
+/// The facts that the end-to-end tests are told.
 struct EndToEnd {
     components: Components,
     headers: Result<OsString, String>,
@@ -183,8 +184,8 @@ struct EndToEnd {
 }
 
 impl EndToEnd {
-    /// What this machine lacks, in words of the tests that need it. A machine like CI's lacks a
-    /// GPU and nothing else.
+    /// The parts that this machine lacks, in words of the tests that need them. A machine like
+    /// CI's lacks only a GPU.
     fn lacking(&self) -> Vec<String> {
         let mut lacking: Vec<String> = self.components.no_node.iter().cloned().collect();
         lacking.extend(self.headers.as_ref().err().cloned());
@@ -217,14 +218,14 @@ impl EndToEnd {
     }
 }
 
-/// Where NVIDIA's headers are, or why they are nowhere.
+/// The folders of NVIDIA's headers, or the reason why there are none.
 fn headers() -> Result<OsString, String> {
     heading("NVIDIA's headers: three Python packages (5 MB once, then nothing)");
     let found = driver_tables::header_folders();
     or_say(found, "tests against the headers will be skipped")
 }
 
-/// Where real clients of GPUs are, or why there are none.
+/// The folder of real clients of GPUs, or the reason why there are none.
 fn clients() -> Result<OsString, String> {
     let found = clients::folder().map(OsString::from);
     or_say(found, "tests with real clients will be skipped")

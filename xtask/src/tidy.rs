@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::setup::repository;
 
 /// The rings of ARCHITECTURE.md, innermost first. A crate may use crates of its own ring and of
-/// those before it; its tests also those of the last one, which prove.
+/// the rings before it; its tests also crates of the last ring, which prove.
 const RINGS: [&[&str]; 4] = [
     &[
         "sublet-model",
@@ -63,7 +63,7 @@ const RINGS: [&[&str]; 4] = [
     ],
 ];
 
-/// What the crates that only decide never link: wire formats, clocks, threads, sockets.
+/// Crates that the purely deciding crates never link: wire formats, clocks, threads, sockets.
 const NOT_FOR_DECIDING: [&str; 7] = [
     "serde",
     "serde_json",
@@ -77,8 +77,8 @@ const NOT_FOR_DECIDING: [&str; 7] = [
 /// The crates of ours that `xtask` links: the one for tests, and one that stands by itself.
 const FOR_XTASK: [&str; 2] = ["sublet-testbed", "sublet-library"];
 
-/// The crates of ours that link the fake driver: its two libraries, and what makes fake machines.
-/// All others meet it as they meet the real one.
+/// Our crates that link the fake driver: its two libraries, and the crates that make fake
+/// machines. All others meet it as they meet the real one.
 const FOR_FAKE: [&str; 4] = [
     "sublet-fakecuda",
     "sublet-fakenvml",
@@ -86,12 +86,12 @@ const FOR_FAKE: [&str; 4] = [
     "sublet-agent",
 ];
 
-/// Names that say nothing about what is inside.
+/// Names that say nothing about the contents.
 const BANNED_MODULES: [&str; 5] = ["utils", "helpers", "common", "misc", "types"];
 
 const MAX_LINES: usize = 500;
 
-/// What a crate uses.
+/// A dependency of a crate.
 #[derive(Debug, PartialEq, Eq)]
 struct Dependency {
     name: String,
@@ -99,7 +99,7 @@ struct Dependency {
     tests: bool,
 }
 
-/// What stands in a manifest's tables of dependencies.
+/// Reads the tables of dependencies in a manifest.
 fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut table = "";
     let mut found = Vec::new();
@@ -121,7 +121,7 @@ fn ring(name: &str) -> Option<usize> {
     RINGS.iter().position(|ring| ring.contains(&name))
 }
 
-/// What is wrong with the dependencies of one crate.
+/// Faults in the dependencies of one crate.
 fn wrong_edges(name: &str, dependencies: &[Dependency]) -> Vec<String> {
     let Some(own) = ring(name) else {
         return vec![format!(
@@ -152,7 +152,7 @@ fn wrong_edges(name: &str, dependencies: &[Dependency]) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with one source file.
+/// Faults in one source file.
 fn wrong_lines(path: &Path, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if !text.starts_with("//!") {

@@ -1,10 +1,10 @@
 //! `cargo xtask demo --cluster`: the published GPUShare examples, on stock components, in two minutes.
 //!
-//! Four nodes that KWOK plays, pods that "already run" on them as the original gpushare
-//! scheduler would have left them, then our extender beside a second stock kube-scheduler,
-//! started from `deploy/kubernetes/`. Where this machine can run one, a real node joins them:
-//! kubelet, containerd and our agent, with two cards that stand in a file. It decides nothing
-//! itself: every placement shown was made by the product through the stock scheduler.
+//! Four nodes that KWOK plays, with pods that "already run" on them as the original gpushare
+//! scheduler would have left them. Then our extender beside a second stock kube-scheduler,
+//! started from `deploy/kubernetes/`. If this machine can run one, a real node joins them:
+//! kubelet, containerd and our agent, with two cards described in a file. The demo decides
+//! nothing itself: the product made every placement shown, through the stock scheduler.
 
 use std::fmt::Write;
 use std::io::{IsTerminal, stdin, stdout};
@@ -22,7 +22,7 @@ use crate::setup::{Components, cargo, program, repository, run as run_command};
 /// A card of the published examples, in MiB.
 const CARD: u32 = 16_276;
 
-/// The nodes, and what is in use on each card in MiB. n1 is full. n2 has 4,069 free on each
+/// The nodes, and the used memory of each card in MiB. n1 is full. n2 has 4,069 free on each
 /// card: 8,138 together, and yet no room for a pod of 8,138. n3 has 8,138 on one card. n4 has
 /// 12,207, 8,138, 4,069 and 16,276 free.
 const NODES: [(&str, &[u32]); 4] = [
@@ -32,7 +32,7 @@ const NODES: [(&str, &[u32]); 4] = [
     ("n4", &[4_069, 8_138, 12_207, 0]),
 ];
 
-/// What is asked for: Deployment, MiB, the nodes it may use, and what must come out.
+/// Requests: Deployment, MiB, the nodes it may use, and the expected result.
 const ASKED: [Asked; 3] = [
     Asked {
         name: "three-nodes",
@@ -66,7 +66,7 @@ struct Asked<'a> {
     why: &'static str,
 }
 
-/// Runs the demo; `keep` waits for Enter where nobody sits at a terminal, too.
+/// Runs the demo; `keep` makes it wait for Enter even without a terminal.
 pub(crate) fn run(keep: bool) -> Result<()> {
     heading("components: Debian packages and the control plane (6 min once, then 1 s)");
     let components = Components::with_node()?;
@@ -123,8 +123,8 @@ pub(crate) fn run(keep: bool) -> Result<()> {
     Ok(())
 }
 
-/// A real node with our agent, and a pod on it that tells which card it sees; `None`, and why,
-/// where this machine cannot run one.
+/// A real node with our agent, and a pod on it that tells the card that it sees; `None`, with
+/// a printed reason, if this machine cannot run one.
 fn real_node(cluster: &Cluster, sublet: &Path, no_node: Option<String>) -> Result<Option<Node>> {
     let able = no_node.map_or_else(|| Node::available(cluster.binaries()), Err);
     if let Err(reason) = able {
@@ -246,7 +246,7 @@ spec:
     )
 }
 
-/// What became of a Deployment's pod; an error while nothing has.
+/// The outcome of a Deployment's pod; an error while there is none.
 fn outcome(cluster: &Cluster, asked: &Asked) -> Result<String> {
     let read = |path: &str| -> Result<String> {
         let template = format!("jsonpath={{.items[0].{path}}}");

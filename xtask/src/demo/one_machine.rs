@@ -2,8 +2,8 @@
 //!
 //! Two fit beside each other on one card, the third gets the other card, the fourth waits until
 //! there is room; a fifth takes memory until it is refused, and with its context is at its limit.
-//! All of it is done by `sublet run` and shown by `sublet top`; this only starts them, and
-//! checks at the end that what it says is what happened.
+//! `sublet run` does all of it and `sublet top` shows it. This module only starts them, and
+//! checks at the end that their output is true.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ use crate::setup::{cargo, product, program, run as run_command};
 /// The fake machine.
 const MACHINE: &str = "2x16GiB";
 
-/// What a program of the demonstration is called, asks for, and does.
+/// A program of the demonstration: its name, request and work.
 struct Job {
     name: &'static str,
     memory: &'static str,
@@ -53,7 +53,7 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// How long a step may take on a busy machine.
+/// Longest time of a step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the demonstration.

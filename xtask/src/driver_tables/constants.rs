@@ -1,7 +1,7 @@
 //! Every constant of the headers, with its value: enums and the macros that are plain numbers.
 //!
-//! All of them, so that nobody keeps a list of which: they cost a line in a file that is never
-//! read by people, and nothing in a program that does not use them.
+//! All of them, so there is no list to maintain. A constant costs a line in a file that people
+//! never read, and nothing in a program that does not use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const MAY_CHANGE: [&str; 4] = [
     "_LIGHTWEIGHT_FLAGS ",
 ];
 
-/// All constants whose type or name starts with one of these.
+/// All constants with a type or name that starts with one of these.
 pub(super) fn read(headers: &Headers, defines: &[&str], prefixes: &[&str]) -> Result<Constants> {
     let ours = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let text = headers.compile(&["-E", "-P"], defines, "")?;
@@ -40,7 +40,7 @@ pub(super) fn read(headers: &Headers, defines: &[&str], prefixes: &[&str]) -> Re
     values(headers, defines, wanted)
 }
 
-/// The names of macros whose text is made of numbers only, or of such macros.
+/// The names of macros with a text of numbers only, or of such macros.
 fn number_macros(text: &str, ours: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
     let mut open: BTreeMap<&str, &str> = text
         .lines()

@@ -1,9 +1,9 @@
 //! Reads function types and functions out of C headers, with the C compiler's help.
 //!
-//! The compiler's preprocessor resolves conditions and macros. What is left is a list of
-//! declarations that end in `;`, of which only two shapes matter here: `typedef R (*NAME)(P);`
-//! and `R NAME(P);`. Everything else is passed over, and what matters is checked afterwards by
-//! compiling it.
+//! The compiler's preprocessor resolves conditions and macros. The result is a list of
+//! declarations that end in `;`. Only two shapes matter here: `typedef R (*NAME)(P);` and `R
+//! NAME(P);`. Others are passed over. The declarations found are checked afterwards by
+//! compiling them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::process::{self, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// A function's name with what it takes and gives, as declared.
+/// A function's name with its parameters and result, as declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Declaration {
     pub(super) name: String,
@@ -116,7 +116,7 @@ impl Headers {
         String::from_utf8(done.stdout).context("the compiler's output is not text")
     }
 
-    /// Compiles a program and gives what it prints.
+    /// Compiles a program, runs it and returns its output.
     pub(super) fn run(&self, defines: &[&str], program: &str) -> Result<String> {
         let file = self.stand_ins.join(format!("program-{}", process::id()));
         let path = file
@@ -136,7 +136,7 @@ impl Headers {
         Ok(found.iter().filter_map(|one| function_type(one)).collect())
     }
 
-    /// All functions whose name starts with a prefix, by name.
+    /// All functions with a name that starts with a prefix, by name.
     pub(super) fn functions(
         &self,
         defines: &[&str],
@@ -165,7 +165,7 @@ impl Headers {
     }
 }
 
-/// All functions that a preprocessed text declares and whose name starts with a prefix.
+/// All functions that a preprocessed text declares, with names that start with a prefix.
 pub(super) fn functions_in(text: &str, prefix: &str) -> BTreeMap<String, Declaration> {
     statements(text)
         .iter()
@@ -212,7 +212,7 @@ fn params(text: &str) -> String {
     }
 }
 
-/// A type, or a parameter with its type, in one spacing: stars stand at what follows them.
+/// A type, or a parameter with its type, in one spacing: stars stand at the next word.
 fn one_spacing(text: &str) -> String {
     let words = text.replace('*', " * ");
     let words: Vec<&str> = words.split_whitespace().collect();

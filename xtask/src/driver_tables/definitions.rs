@@ -2,7 +2,7 @@
 //!
 //! Only names are read here. Values, sizes and offsets are the C compiler's to say.
 
-/// What a definition is of.
+/// Kind of a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Enum,
@@ -23,7 +23,7 @@ pub(super) struct Definition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: String,
-    /// Its own members, where it is a record without a name of its own.
+    /// Its own members, if it is a record without a name of its own.
     pub(super) inside: Vec<Member>,
 }
 
@@ -77,7 +77,7 @@ fn tokens(text: &str) -> Vec<&str> {
     found
 }
 
-/// Takes what is inside a brace that was opened just before, and its closing brace.
+/// Takes the contents of a brace that was opened just before, and its closing brace.
 fn take_body<'a, 'b>(rest: &mut &'a [&'b str]) -> &'a [&'b str] {
     let mut depth = 1;
     let end = rest
@@ -112,7 +112,7 @@ fn leaf(name: &str) -> Member {
     }
 }
 
-/// The members of a record. Those of an unnamed record inside it count as its own, as in C.
+/// The members of a record. Members of an unnamed record inside it count as its own, as in C.
 fn members(mut rest: &[&str]) -> Vec<Member> {
     let mut found = Vec::new();
     while !rest.is_empty() {

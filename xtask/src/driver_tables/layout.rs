@@ -1,7 +1,7 @@
 //! Sizes and offsets of C types, measured by a C program that includes the headers.
 //!
-//! A struct of ours that lies otherwise than the driver's corrupts somebody's memory, and no
-//! compiler says so. A unit test compares ours with what is measured here.
+//! A struct of ours with another layout than the driver's corrupts memory, and no compiler
+//! says so. A unit test compares ours with the values measured here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ use anyhow::{Context, Result, ensure};
 use super::declarations::Headers;
 use super::definitions::{Kind, Member, definitions};
 
-/// Where something lies, or for a whole type its alignment; and its size.
+/// Offset of a member, or alignment of a whole type; and its size.
 type Place = (u64, u64);
 
 /// A type and a member of it (empty for the whole type), to their place.
 pub(super) type Layout = BTreeMap<(String, String), Place>;
 
-/// What to measure: those types that the crate declares.
+/// The types to measure: those that the crate declares.
 pub(super) const CUDA_TYPES: &str = include_str!("cuda_types.txt");
 pub(super) const NVML_TYPES: &str = include_str!("nvml_types.txt");
 
-/// Types that are only ever members of the union in `CUgraphNodeParams`, whose size stays: a
-/// newer header may add members at their end. 13.5 did.
+/// Types that are only ever members of the union in `CUgraphNodeParams`, which keeps its size:
+/// a newer header may add members at their end. 13.5 did.
 const MAY_GROW: [&str; 2] = ["CUDA_EVENT_RECORD_NODE_PARAMS", "CUDA_HOST_NODE_PARAMS_v2"];
 
 /// Measures the types of a list, as far as these headers have them.
@@ -93,7 +93,7 @@ fn print_place(own: &str, member: &str) -> String {
     format!("printf(\"%zu %zu\\n\", (size_t)({at}), sizeof({what}));")
 }
 
-/// The newer layout. Members of the older one must lie where they lay, and types be as large.
+/// The newer layout. Members of the older one must keep their places, and types their sizes.
 pub(super) fn join(old: &Layout, new: Layout) -> Result<Layout> {
     let same = |(name, member): &(String, String), was: Place, now: Place| match member.as_str() {
         "" => was == now || MAY_GROW.contains(&name.as_str()),

@@ -1,7 +1,8 @@
-//! The packages whose headers the tables are made from, pinned by version and checksum.
+//! The packages with the headers that the tables are made from, pinned by version and
+//! checksum.
 //!
-//! They come through the user's own `pip`, which knows where to get them and compares the
-//! checksum. Nothing of theirs is committed but names and signatures.
+//! They come through the user's own `pip`, which finds them and compares the checksum. Only
+//! names and signatures of theirs are committed.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,7 +24,7 @@ pub(super) struct Package {
     pub(super) since: u32,
 }
 
-/// What the toolkit of our target, driver R580, knows.
+/// The functions in the toolkit of our target, driver R580.
 pub(super) const CUDA_OLD: Package = Package {
     name: "nvidia-cuda-runtime",
     version: "13.0.96",
@@ -31,7 +32,7 @@ pub(super) const CUDA_OLD: Package = Package {
     since: 13000,
 };
 
-/// The newest toolkit: what it adds is forwarded too.
+/// The newest toolkit: its additional functions are forwarded too.
 pub(super) const CUDA_NEW: Package = Package {
     name: "nvidia-cuda-runtime",
     version: "13.5.37",

@@ -1,4 +1,4 @@
-//! Pages in made-up repositories: of each, what `--stale` says.
+//! Pages in made-up repositories, and the output of `--stale` for each.
 
 use std::fs;
 use std::path::PathBuf;
@@ -125,8 +125,8 @@ fn a_page_is_stale_when_a_crate_of_its_changed_since_the_build() {
     assert_eq!(made.line(), expected);
 }
 
-/// The commit that stores a page comes after its build, and may bring more than the page; and who
-/// corrects a word in it makes no figure new.
+/// The commit that stores a page comes after its build, and may bring more than the page. A
+/// corrected word in the page makes no figure new.
 #[test]
 fn the_commit_of_the_build_counts_and_not_that_of_the_page() {
     let mut made = Made::new();

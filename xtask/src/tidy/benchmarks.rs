@@ -9,7 +9,7 @@ use sublet_testbed::bench::{BENCHES, Bench};
 use super::{dependencies, manifests};
 use crate::setup::repository;
 
-/// Links every command: who measures one of them does not measure what the others use.
+/// Links every command: a benchmark of one command does not measure the crates of the others.
 const DOOR: &str = "sublet-cli";
 
 /// Crates of ours that a crate's own code uses.

@@ -1,5 +1,5 @@
-//! What the documents say of the code: tests that they name are there, and links lead somewhere.
-//! Whether a sentence is true is for people to judge.
+//! Statements of the documents about the code: the tests that they name exist, and links lead
+//! somewhere. People judge whether a sentence is true.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +47,7 @@ fn named(text: &str) -> Vec<&str> {
 const NOT_PREVENTED: &str = "not prevented";
 
 /// The tests that SECURITY.md names in the last column of its tables. A row without a test is the
-/// error, unless it says that nothing prevents what it describes.
+/// error, unless it says that nothing prevents the attack that it describes.
 fn tests_of_promises(security: &str) -> Result<Vec<&str>, String> {
     let lines: Vec<&str> = security.lines().collect();
     let is_heading = |at: usize| {
@@ -145,7 +145,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// What is wrong with the links of one document that lead to files.
+/// Faults in the links of one document that lead to files.
 fn wrong_links(path: &Path, document: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for rest in document.split("](").skip(1) {
@@ -167,7 +167,7 @@ fn wrong_links(path: &Path, document: &str) -> Vec<String> {
     wrong
 }
 
-/// All Markdown files of a folder, and with `deep` of those in it.
+/// All Markdown files of a folder, and with `deep` also of its subfolders.
 fn documents(dir: &Path, deep: bool, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

@@ -10,8 +10,8 @@ use std::fs;
 use super::{RINGS, rust_files};
 use crate::setup::repository;
 
-/// Names that mean the same wherever they stand: `Args` are the arguments of the command whose
-/// module they are in.
+/// Names that mean the same everywhere: `Args` are the arguments of the command in the same
+/// module.
 const CONVENTIONS: [&str; 1] = ["Args"];
 
 /// The files that define a public type, by its name and by crate.
