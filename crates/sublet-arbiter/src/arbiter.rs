@@ -97,7 +97,7 @@ pub struct Arbiter {
     mps: Option<Mps>,
     opportunistic_duty: Milli,
     counters: Counters,
-    /// Close what tenants can make slow to close.
+    /// Closes files of tenants, which can be slow to close.
     closers: Closers,
 }
 

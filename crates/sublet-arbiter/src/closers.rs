@@ -1,4 +1,4 @@
-//! Threads that close what may take long to close.
+//! Threads that close files, which can take long.
 //!
 //! A tenant can put any file into a message: a TCP connection that lingers, or a file of a FUSE
 //! file system that never answers. A thread that closes the last descriptor of such a file waits
@@ -31,8 +31,8 @@ const THREADS_MAX: usize = 256;
 /// correct programs that end together.
 const WAITING_MAX: usize = 64;
 
-/// One in so many descriptors of the process may wait here; with more, sockets that several
-/// users reach let no client in.
+/// Part of the process's descriptors that may wait here: one in eight. With more, sockets that
+/// several users reach let no client in.
 const DESCRIPTORS_A_CROWD: u64 = 8;
 
 /// The same for a socket of one owner, whose own [`WAITING_MAX`] comes long before: the files of
@@ -93,7 +93,7 @@ struct OwnersFiles {
 }
 
 impl Closers {
-    /// The closers of a process with at most so many descriptors.
+    /// The closers of a process with at most this number of descriptors.
     pub(crate) fn among(descriptors: u64) -> Closers {
         Closers(Arc::new(Shared {
             state: Mutex::default(),
@@ -119,19 +119,19 @@ impl Closers {
         }
     }
 
-    /// True if so much of an owner's waits that nothing more of it may be taken.
+    /// True if too many of an owner's files wait: no more of them may be taken.
     pub(crate) fn are_stuck(&self, owner: Owner) -> bool {
         let state = self.lock();
         let of_owner = state.owners.get(&owner);
         of_owner.is_some_and(|files| files.waiting.len() >= WAITING_MAX)
     }
 
-    /// True if so much waits, of all owners together, that more of many users' must not come.
+    /// True if so many files wait, of all owners together, that many users' may not come.
     pub(crate) fn are_crowded(&self) -> bool {
         self.holds_part(DESCRIPTORS_A_CROWD)
     }
 
-    /// True if so much waits, of all owners together, that there is soon no descriptor left.
+    /// True if so many files wait, of all owners together, that soon no descriptor is left.
     pub(crate) fn are_full(&self) -> bool {
         self.holds_part(DESCRIPTORS_A_FULL)
     }

@@ -242,7 +242,7 @@ impl JobPages {
         Some((Bytes::new(host.total().bytes()), host.last_refusal()))
     }
 
-    /// Makes the arbiter's own account of a card so much.
+    /// Sets the arbiter's own account of a card.
     pub(crate) fn set_overhead(&self, position: usize, bytes: Bytes) {
         let Some((_, ledger)) = &self.pages else {
             return;

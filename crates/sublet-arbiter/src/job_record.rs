@@ -67,8 +67,8 @@ impl RecordedGpu {
 }
 
 impl JobRecord {
-    /// The record of a job as it is now; `None` for one that has no cards, or is no user's.
-    /// `uuids` are the names of its cards, in the order of its parts.
+    /// The present record of a job; `None` for a job without cards, or without a user. `uuids`
+    /// are the names of its cards, in the order of its parts.
     pub(crate) fn of(
         job: &JobView<'_>,
         root: ProcessStamp,
@@ -207,12 +207,12 @@ impl JobRecords {
         Ok(records)
     }
 
-    /// The highest number that a job of before had.
+    /// The highest number of an earlier job.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// The record of a job of before that has not come back.
+    /// The record of an earlier job that has not come back.
     pub(crate) fn before(&self, job: JobId) -> Option<&JobRecord> {
         self.before.get(&job)
     }
@@ -223,7 +223,7 @@ impl JobRecords {
         before.map(|(job, record)| (*job, UserId(record.user)))
     }
 
-    /// Is there a job of before that can still come back?
+    /// Checks whether an earlier job can still come back.
     pub(crate) fn expect_somebody(&self) -> bool {
         self.before.values().any(|record| record.root.lives())
     }

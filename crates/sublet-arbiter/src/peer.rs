@@ -80,8 +80,8 @@ impl Moment {
     }
 }
 
-/// Checks that the process of a pidfd, which was opened by its number, is the one that had that
-/// number when the connection was accepted: one that took it since then has begun since then. The
+/// Checks that the process of a pidfd, which was opened by its number, had that number when the
+/// connection was accepted: a process that took the number since then has begun since then. The
 /// kernel does not say when a connection was made.
 fn has_begun_by(pid: Pid, pidfd: &OwnedFd, came: Moment) -> io::Result<()> {
     let gone = || {

@@ -91,7 +91,7 @@ impl Folder {
         self.path.join("users")
     }
 
-    /// The folder with the socket of one user's processes, if everybody is served.
+    /// The folder with the socket of one user's processes, if all users are served.
     pub(crate) fn user(&self, user: UserId) -> PathBuf {
         self.users().join(user.0.to_string())
     }
@@ -127,7 +127,7 @@ impl Folder {
         self.path.join("arbiter.log")
     }
 
-    /// Does root's arbiter listen there for everybody?
+    /// Checks whether root's arbiter listens there for all users.
     #[must_use]
     pub fn is_for_everybody(&self) -> bool {
         let is_open = |path: &Path, wanted: u32| {

@@ -307,7 +307,7 @@ impl Connection {
         Peer::of(self, self.1)
     }
 
-    /// True if so much of its owner's waits to be closed that nothing of it may be read.
+    /// True if so many of its owner's files wait to be closed that no more may be read.
     pub(crate) fn is_stuck(&self) -> bool {
         !self.0.holds_none && self.0.closers.are_stuck(self.0.owner)
     }

@@ -40,7 +40,8 @@ pub struct Standalone {
     pub shared: bool,
     /// Time sharing among jobs on one card.
     pub time: TimeSharing,
-    /// End when there has been no job for so long: for an arbiter that was started on demand.
+    /// End when there has been no job for this time: for an arbiter that was started on
+    /// demand.
     pub idle_exit: Option<Duration>,
 }
 

@@ -66,7 +66,7 @@ pub struct TenantGrant {
     pub packing: Option<Packing>,
     /// Limit of pinned host memory, in bytes; `None` for no limit.
     pub host_limit_bytes: Option<u64>,
-    /// Refuses everybody, with this.
+    /// Refuses every process, with this reason.
     pub refuse: Option<(RefusedCode, &'static str)>,
     /// Offset of the processes' numbers, as if they were in another namespace.
     pub shift: u32,
@@ -181,7 +181,7 @@ impl FakeArbiter {
         }
     }
 
-    /// Lets everybody go. Its pages stay as they are, and so do the limits.
+    /// Lets all processes go. Its pages stay as they are, and so do the limits.
     pub fn stop(&mut self) {
         self.is_beating.store(false, Ordering::Release);
         self.server.end();
@@ -295,7 +295,7 @@ impl FakeArbiter {
         self.server.n_knocks.load(Ordering::Acquire)
     }
 
-    /// Says that a process has a slot, and so many bytes of the tenant's n-th card.
+    /// Says that a process has a slot, and this number of bytes of the tenant's n-th card.
     pub fn holds(&self, slot: u32, pid: u32, place: u32, bytes: u64) {
         let slot = process(slot);
         self.ledger.slot(slot).hand_out(pid, 1);
@@ -315,7 +315,7 @@ impl FakeArbiter {
         self.server.hellos()
     }
 
-    /// Waits until so many have come and hung up, without another message.
+    /// Waits until this number of processes have come and hung up, without another message.
     ///
     /// # Panics
     /// They do not, or one sent more than a hello.
@@ -348,7 +348,7 @@ impl Drop for FakeArbiter {
 /// The tenant's n-th card.
 ///
 /// # Panics
-/// There cannot be so many.
+/// A tenant cannot have that many cards.
 #[must_use]
 pub fn device(place: u32) -> DeviceIndex {
     DeviceIndex::new(place).expect("a place")

@@ -51,10 +51,10 @@ impl Callers {
         Callers([0, own].into_iter().chain(more.iter().copied()).collect())
     }
 
-    /// Can the kernel be asked here?
+    /// Checks whether the kernel can be asked here.
     ///
     /// # Errors
-    /// It cannot: everybody would be refused.
+    /// It cannot: every caller would be refused.
     pub async fn check_kernel(&self) -> io::Result<()> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let _caller = TcpStream::connect(listener.local_addr()?).await?;

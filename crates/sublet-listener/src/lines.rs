@@ -84,7 +84,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Has it kept us waiting for so long that another may take its place?
+    /// Returns true if it has kept us waiting so long that another may take its place.
     fn is_ripe(&self, limits: &Limits, now: Instant) -> bool {
         let grace = match self.stage {
             Stage::Work => limits.work,
@@ -114,7 +114,7 @@ struct State {
     logged: BTreeMap<&'static str, (Instant, u64)>,
 }
 
-/// The order in which connections of one address go: one that has asked nothing yet, then the one
+/// The order in which connections of one address go: first one without any call yet, then the one
 /// that waits longest.
 type Rank = (bool, Instant, u64);
 
@@ -295,8 +295,8 @@ impl Line {
         }
     }
 
-    /// Waits until its call may hold so many bytes. Never ends if that is more than there are: its
-    /// stage does.
+    /// Waits until its call may hold this number of bytes. If that is more than there are, the
+    /// wait never ends, but its stage does.
     pub(crate) async fn hold(&self, bytes: usize) {
         while !self.try_hold(bytes) {
             let freed = self.lines.freed.notified();

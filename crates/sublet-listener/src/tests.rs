@@ -89,7 +89,7 @@ impl World {
         self.refused.get_or_create(&labels).get()
     }
 
-    /// Waits until so many were refused for that reason, and no more.
+    /// Waits until this number of calls were refused for that reason, and no more.
     fn comes_to_refuse(&self, reason: &'static str, count: u64) {
         let begun = Instant::now();
         while self.refused(reason) < count {
@@ -202,7 +202,7 @@ async fn whoever_stalls_is_cut_and_others_are_served() {
     .await;
 }
 
-/// A side with a certificate, and one that believes it.
+/// A side with a certificate, and one that accepts it.
 fn tls() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();

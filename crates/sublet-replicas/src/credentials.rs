@@ -242,7 +242,7 @@ pub enum CertificateStep {
     Store(Box<Stored>),
     /// Put this bundle into the webhook configurations that lack it.
     Trust(String),
-    /// Nothing before so much time has passed.
+    /// Do nothing before this time has passed.
     Wait(Duration),
 }
 

@@ -21,7 +21,7 @@ const TEXT: &str = "certificates.json";
 /// The manifest that makes the Secrets.
 const MANIFEST: &str = "19-secrets.yaml";
 
-/// The type of Secret that the manifest makes; that of one that says none.
+/// The type of Secret that the manifest makes, and the default type.
 const TYPE: &str = "Opaque";
 
 /// Reason why nothing can be stored.

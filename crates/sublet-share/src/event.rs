@@ -90,7 +90,7 @@ pub enum Event {
         slots: Vec<SlotUse>,
         /// Use of jobs meanwhile, by their ledgers.
         ledgers: Vec<LedgerUse>,
-        /// After a restart: processes on the cards that hold a ledger of before, and may still
+        /// After a restart: processes on the cards that hold an earlier ledger, and may still
         /// come back with it.
         may_return: BTreeSet<Pid>,
     },
@@ -183,7 +183,7 @@ pub enum Action {
         /// The slot.
         slot: u32,
     },
-    /// Charge a job with so much memory that no slot accounts for.
+    /// Charge a job with memory that no slot accounts for.
     Overhead {
         /// The job.
         job: JobId,

@@ -52,8 +52,7 @@ pub struct MachineOptions {
     pub policy: Policy,
     /// Memory of each card that no job gets.
     pub reserved: MiB,
-    /// After a restart: until then the jobs of before may come back, and nothing else is
-    /// placed.
+    /// After a restart: until then earlier jobs may come back, and nothing else is placed.
     pub settled_at: Time,
     /// May there be jobs that no cluster has promised their room?
     pub local_jobs: bool,
@@ -209,7 +208,7 @@ impl Machine {
         self.reconciliation.set_context(card, bytes);
     }
 
-    /// A job that came back is charged already with so much that no slot accounts for.
+    /// A job that came back is charged already with this memory, for which no slot accounts.
     pub fn remember_overhead(&mut self, job: JobId, card: usize, bytes: Bytes) {
         self.reconciliation.remember_overhead(job, card, bytes);
         if let Some(held) = self.held_mut(job, card) {

@@ -23,8 +23,8 @@ const WAIT_MS_MIN: u64 = 1_000;
 /// And at most.
 const WAIT_MS_MAX: u64 = 60_000;
 
-/// A daemon that has served for so long did not fail at its start: the count of failures starts
-/// anew.
+/// A daemon that has served for this time did not fail at its start: the count of failures
+/// starts anew.
 const SERVED_MS: u64 = 60_000;
 
 /// Number of the daemon among those that this arbiter has started, from 1.
@@ -99,7 +99,7 @@ impl MpsDaemon {
         &self.state
     }
 
-    /// The one that serves now.
+    /// The daemon that serves now.
     #[must_use]
     pub fn serving(&self) -> Option<MpsLife> {
         match self.state {
@@ -159,7 +159,7 @@ impl MpsDaemon {
 /// Under which daemon a process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpsClient {
-    /// Under one that this arbiter has started.
+    /// Under a daemon that this arbiter has started.
     Of(MpsLife),
     /// Under none: none answered then.
     OfNone,

@@ -138,7 +138,7 @@ impl Cards {
             .sum()
     }
 
-    /// Memory that a job can have on a card if others have so much.
+    /// Memory that a job can have on a card if others have `others`.
     pub(crate) fn room_beside(&self, card: usize, others: MiB) -> MiB {
         let taken = others.plus(self.kept[card]);
         self.capacity(card).saturating_sub(taken)
@@ -288,7 +288,7 @@ impl Cards {
         best.map(|(_, part)| part)
     }
 
-    /// Checks whether a job on a card can be promised so much of its compute time.
+    /// Checks whether a job on a card can be promised this part of its compute time.
     ///
     /// # Errors
     /// The reason why not. A sick card is no reason: the job is on it.

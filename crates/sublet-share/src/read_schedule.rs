@@ -17,8 +17,8 @@ use sublet_model::Time;
 /// that loads a framework not even at the last, and is found at the regular times.
 const AFTER_JOIN_MS: [u64; 3] = [20, 60, 150];
 
-/// After a process was first seen on a card. The second is for one that was seen while it was
-/// still making its context.
+/// Delays after a process was first seen on a card. The second is for a process that was still
+/// making its context then.
 const AFTER_FIRST_SIGHT_MS: [u64; 2] = [20, 60];
 
 /// The shortest time between two of these readings.

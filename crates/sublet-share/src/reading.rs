@@ -79,9 +79,9 @@ pub(crate) struct Excess {
     n_busy: u32,
 }
 
-/// After so many readings in which a process was never quiet, the least of them is believed. With
-/// one every 200 ms these are five seconds. No program takes nearly all its memory and gives it
-/// back in each of them.
+/// After this number of readings in which a process was never quiet, the least of them is
+/// believed. With a reading every 200 ms these are five seconds. No program takes nearly all its
+/// memory and gives it back in each of them.
 const BUSY_READINGS: u32 = 25;
 
 impl Excess {
@@ -96,12 +96,12 @@ impl Excess {
         }
     }
 
-    /// So much, as far as it is known.
+    /// The excess, as far as it is known.
     pub(crate) const fn bytes(self) -> u64 {
         self.known
     }
 
-    /// After a reading in which it seemed to be so much.
+    /// The next state, after a reading that showed `seen`.
     pub(crate) fn next(self, seen: u64, is_quiet: bool) -> Excess {
         let (least, n_busy) = (self.least.min(seen), self.n_busy + 1);
         if is_quiet {

@@ -88,7 +88,7 @@ pub enum JobRefusal {
         /// Number of jobs that wait before this one.
         waiting: u32,
     },
-    /// The arbiter was just restarted, and lets the jobs of before come back first.
+    /// The arbiter was just restarted, and lets earlier jobs come back first.
     Settling,
     /// The cards are a cluster's, which would not know of the job.
     Clustered,

@@ -22,10 +22,10 @@
 //! card's turns may overlap, the next one begins when the last gate was closed, and the time that
 //! both use meanwhile is split. If they must not, it begins when the last one has ended.
 //!
-//! A job whose gate was closed between two halves of something that needs both (rank 0 has
-//! launched a collective, rank 1 waits at the gate) would never end its turn: after a slice its
-//! gate opens again, for one more slice on its account. Each time the next opening comes twice as
-//! late, until a turn of it has ended: it may have long kernels and no such halves.
+//! The gate of a job may close between two halves of a step that needs both (rank 0 has launched
+//! a collective, rank 1 waits at the gate). The job would never end its turn. So its gate opens
+//! again after a slice, for one more slice on its account. Each time the next opening comes twice
+//! as late, until a turn of it has ended: it may have long kernels and no such halves.
 //!
 //! # Pauses
 //! A job that waits for its own results rests for a moment after each step, and would lose its
@@ -162,7 +162,8 @@ pub enum TurnEvent {
         /// Does a thread stand at the gate?
         wants: bool,
     },
-    /// A job was at work on a card for so much longer than its turns explain: it pays for that.
+    /// A job was at work on a card for this time beyond the time that its turns explain: it
+    /// pays for it.
     Overused {
         /// The job.
         job: JobId,

@@ -40,7 +40,7 @@ pub struct UseRecord {
 }
 
 impl UseRecord {
-    /// True if points are due; the next ones then are so much later.
+    /// True if points are due; sets the time of the next ones.
     pub fn take_due(&mut self, now: Time) -> bool {
         let is_due = self.next.is_none_or(|next| next <= now);
         if is_due {

@@ -183,7 +183,7 @@ impl Demo {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Waits until so many of the jobs are known, so that they come in this order.
+    /// Waits until this number of jobs is known, so that they come in this order.
     fn until_seen(&self, count: usize) -> Result<()> {
         let known = |top: &str| JOBS.iter().filter(|job| top.contains(job.name)).count();
         self.until(|top| known(top) == count)

@@ -2,8 +2,8 @@
 //! `50%`. It exists so that the command line and the socket accept the same texts and refuse the
 //! same nonsense.
 //!
-//! Every unit is a power of 1,024, whatever its letters mean elsewhere: nobody who types `4GB`
-//! wants a card's memory counted in two ways.
+//! Every unit is a power of 1,024, whatever its letters mean elsewhere: a user who types `4GB`
+//! does not want a card's memory counted in two ways.
 
 use sublet_model::{MiB, Milli};
 use sublet_share::Amount;

@@ -33,18 +33,18 @@ use crate::socket::{Connection, Read};
 /// them for a moment.
 const JOBLESS_MAX: u64 = 1024;
 
-/// With few descriptors the limit is lower: one connection per so many descriptors. Each takes
+/// With few descriptors the limit is lower: one connection per eight descriptors. Each takes
 /// two, so three of four descriptors are left for jobs.
 const DESCRIPTORS_A_JOBLESS: u64 = 8;
 
-/// One user may have one in so many of these connections.
+/// Part of these connections that one user may have: one in two.
 const JOBLESS_A_USER: usize = 2;
 
 /// Most connections taken from the kernel's queue in one turn if several users come: some
 /// milliseconds of work.
 const ACCEPTS_A_TURN: usize = 1024;
 
-/// Most connections of one user accepted in one turn; other users wait so long. If only one user
+/// Most connections of one user accepted in one turn, while other users wait. If only one user
 /// comes, the other connections stay in the kernel's queue, where each keeps its place.
 const LET_IN_A_TURN: usize = 64;
 

@@ -18,7 +18,7 @@ use crate::stamp::ProcessStamp;
 /// The origin of a job, which decides which processes are its own.
 #[derive(Debug)]
 pub(super) enum Root {
-    /// Everybody below this process; its connection is the job's life line.
+    /// All processes below this one; its connection is the job's life line.
     Run {
         pid: Pid,
         /// The same as its record names it.

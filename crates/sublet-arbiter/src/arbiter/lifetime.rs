@@ -44,7 +44,7 @@ impl Lifetime {
         is_due
     }
 
-    /// True once the jobs of before a restart are back, or have lost their chance.
+    /// True once the jobs from before a restart are back, or have lost their chance.
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled
     }

@@ -19,10 +19,10 @@ use crate::socket::Connection;
 /// moment.
 const LINE_MAX: u64 = 512;
 
-/// One in so many of the process's descriptors may be in here.
+/// Part of the process's descriptors that may be in here: one in eight.
 const DESCRIPTORS_A_PLACE: u64 = 8;
 
-/// One user may have one in so many places.
+/// Part of the places that one user may have: one in four.
 const PLACES_A_USER: u64 = 4;
 
 /// The lines.
@@ -49,7 +49,7 @@ impl Lobby {
 }
 
 impl<C> Lobby<C> {
-    /// That of a process that may have so many descriptors.
+    /// The lobby of a process with at most this number of descriptors.
     fn among(descriptors: u64) -> Lobby<C> {
         let in_all = descriptors / DESCRIPTORS_A_PLACE;
         let a_user = (in_all / PLACES_A_USER).clamp(1, LINE_MAX);

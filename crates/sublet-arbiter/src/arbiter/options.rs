@@ -37,9 +37,9 @@ pub struct Options {
     pub local_jobs: bool,
     /// Time sharing among jobs on one card.
     pub time: TimeSharing,
-    /// End when there has been no job for so long.
+    /// End when there has been no job for this time.
     pub idle_exit: Option<Duration>,
-    /// After a crash: how long the jobs of before may take to come back.
+    /// After a crash: longest time in which earlier jobs may come back.
     pub settle: Duration,
     /// The arbiter ends in order when this becomes readable.
     pub stop: Option<OwnedFd>,

@@ -21,7 +21,7 @@ use crate::job_pages::SlotCard;
 /// Longest answer of the driver before a warning.
 const DRIVER_LATE_MS: u64 = 5_000;
 
-/// After so many failed readings, a second's worth, no new work is put on a card.
+/// After this number of failed readings, a second's worth, no new work is put on a card.
 const FAILURES_MAX: u32 = 5;
 
 /// A card, as it was last read.
@@ -128,7 +128,7 @@ impl DriverReadings {
             .collect()
     }
 
-    /// The slots' records now, with those from when the driver was asked.
+    /// The slots' records now, combined with the records at the time of the question.
     fn slots_meanwhile(&mut self, now: Slots) -> Vec<SlotUse> {
         let before = std::mem::take(&mut self.slots_before);
         let both = now.into_iter().map(|((pid, card), (job, now))| {

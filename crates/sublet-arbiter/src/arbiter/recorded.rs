@@ -42,7 +42,7 @@ impl Arbiter {
         JobRecord::of(&view, stamp.clone(), mode, &uuids, mps.is_some())
     }
 
-    /// A job of before a restart is wanted back by that process.
+    /// A process wants a job back that it had before a restart.
     pub(super) fn resume(&mut self, key: Key, user: UserId, job: JobId) {
         let found = self.recorded(key, user, job).and_then(|record| {
             let (ask, parts) = self.had(&record)?;

@@ -55,10 +55,10 @@ impl Pace {
     const SHORTEST: Duration = Duration::from_micros(500);
     /// Longest distance, however long a round took: a slice must end.
     const LONGEST: Duration = Duration::from_millis(5);
-    /// A round may take one part in so many of the time.
+    /// Part of the time that rounds may take: one in 64.
     const PARTS: u32 = 64;
 
-    /// A round began at `now` and took so much of the processor's time.
+    /// Notes that a round began at `now`, and its processor time.
     fn note(&mut self, now: Duration, took: Duration) {
         let apart = took * Pace::PARTS;
         self.next = now + apart.clamp(Pace::SHORTEST, Pace::LONGEST);

@@ -27,8 +27,8 @@ const LARGE: u64 = 64 << 20;
 /// Small on every driver: an eighth of what one of today's takes at once is 256 KiB.
 const TINY: u64 = 64 << 10;
 
-/// A driver has been seen to take a new piece after so many tiny allocations at the latest, or
-/// its pieces are of no use to anybody: 256 MiB of them.
+/// Most tiny allocations until a driver takes a new piece. If it takes none by then, its
+/// pieces are useless to any program: 256 MiB of allocations.
 const TINIES_MAX: u64 = (256 << 20) / TINY;
 
 /// So many pieces are filled to see how many of them stay.

@@ -155,7 +155,7 @@ fn repair(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// True if everybody can load it and it has exactly these bytes.
+/// True if every user can load it and it has exactly these bytes.
 fn is_complete(file: &Path, bytes: &[u8]) -> bool {
     let about = file.symlink_metadata();
     about.is_ok_and(|about| about.is_file() && about.mode() & 0o555 == 0o555)

@@ -1,4 +1,4 @@
-//! Each user's processes have a socket of their own if everybody is served.
+//! Each user's processes have a socket of their own if all users are served.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

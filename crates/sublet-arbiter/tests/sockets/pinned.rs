@@ -8,7 +8,7 @@ use crate::world::{PATIENCE, World, ask, reason, until, uuid};
 use sublet_arbiter::ContainerCard;
 use sublet_model::MiB;
 
-/// A job that may pin so much; nothing for no limit.
+/// A job with this limit of pinned memory; nothing for no limit.
 fn placed(world: &World, pinned: Option<&str>) -> (sublet_arbiter::admin::Client, u64) {
     let mut submit = ask("100MiB", 1, false);
     submit.pinned_memory = pinned.map(str::to_owned);

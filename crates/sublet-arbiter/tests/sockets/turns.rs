@@ -111,7 +111,7 @@ fn wait(time: Duration) {
     });
 }
 
-/// A process has worked for so long since it was last asked.
+/// Waits until a process has worked for this time since the last question.
 fn works_for(process: &mut Process, us: u64) {
     let mut worked = 0;
     let mut more = || {

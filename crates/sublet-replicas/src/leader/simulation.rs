@@ -24,7 +24,7 @@ const SEEDS: std::ops::Range<u64> = 0..160;
 /// No faults after `CALM_MS`, and at `END_MS` all must be at rest.
 const CALM_MS: u64 = 120_000;
 const END_MS: u64 = 200_000;
-/// After so long a Binding without an answer takes effect no more.
+/// Time after which a Binding without an answer takes effect no more.
 const SETTLE_MS: u64 = (SWIFT_DEADLINE.as_millis() + SWIFT_JOURNEY.as_millis()) as u64;
 
 /// Way in which the steps are done: correctly, or with a mistake that the checks must find.

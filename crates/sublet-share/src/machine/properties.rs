@@ -1,5 +1,5 @@
-//! Any order of events: limits stay within the card, the queue keeps its order, and nothing
-//! is left when everybody is gone.
+//! Any order of events: limits stay within the card, the queue keeps its order, and nothing is
+//! left when all jobs are gone.
 
 use std::collections::BTreeSet;
 
@@ -106,7 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A job that has so much of one card already.
+/// A job that has this memory of one card already.
 fn declared(job: JobId, ask: JobAsk, card: usize, mib: u32, promise: Option<Promise>) -> Event {
     Event::Declared {
         job,

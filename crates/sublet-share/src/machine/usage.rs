@@ -16,8 +16,8 @@ use crate::reading::{Excess, LedgerUse, Reading, SlotUse};
 /// Longest end of a job's processes after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
 
-/// In so many readings in a row something must be seen before it counts: the driver and the
-/// ledgers are never read at the same instant.
+/// Readings in a row that must show a fact before it counts: the driver and the ledgers are
+/// never read at the same instant.
 const READINGS: u8 = 2;
 
 /// Known use of one card by a job.
@@ -34,12 +34,12 @@ pub(super) struct JobUsage {
     /// More than the page's sum, by the driver or by the accounts, in the last reading but one and
     /// in the last.
     hidden: [u64; 2],
-    /// In so many readings the page's sum was not that of its accounts.
+    /// Number of readings in which the page's sum differed from the sum of its accounts.
     unequal: u8,
     /// Its greatest use by the driver's count, contexts aside: its limit, or its use when that
     /// was lowered. `None` until a job from before was seen once.
     allowed: Option<u64>,
-    /// In so many readings it had more than that.
+    /// Number of readings in which it had more than that.
     over: u8,
     /// Part of the page's sum that the arbiter has charged there itself.
     overhead: u64,
@@ -95,7 +95,7 @@ impl JobUsage {
         self.accounts = ledger.accounts.map(Bytes::get);
     }
 
-    /// The arbiter has charged so much on the page before.
+    /// Notes the amount that an earlier arbiter has charged on the page.
     pub(super) fn remember_overhead(&mut self, bytes: Bytes) {
         self.overhead = bytes.get();
     }
@@ -120,8 +120,8 @@ impl JobUsage {
         }
     }
 
-    /// Contexts aside, it has so much by the driver's count. True if that is more than it may
-    /// have, and was in the last reading.
+    /// Takes its memory by the driver's count, contexts aside. True if that exceeds the limit,
+    /// in this reading and in the last.
     fn exceeds(&mut self, limit: MiB, without_contexts: u64) -> bool {
         let limit = Bytes::from(limit).get();
         let allowed = self.allowed.unwrap_or(without_contexts).max(limit);

@@ -215,7 +215,7 @@ impl Group {
         self.rules.slice.min(left)
     }
 
-    /// When a turn ends that begins now and lasts so long.
+    /// End of a turn that begins now and has this length.
     fn ends_at(&self, length: Duration) -> Duration {
         let at = self.now + length;
         match length == self.rules.slice {
@@ -230,7 +230,7 @@ impl Group {
         job.is_waiting() && accounts.all(|account| !account.room(&self.rules, self.now).is_zero())
     }
 
-    /// True if an opportunistic job has waited for so long that a guaranteed one lets it go.
+    /// True if an opportunistic job has waited so long that a guaranteed one lets it go.
     fn is_due_its_least(&self, job: &Job) -> bool {
         let least = self.rules.least;
         let mut accounts = job.accounts.iter();

@@ -24,27 +24,27 @@ use super::group::Group;
 use super::held_job::Job;
 use crate::job::JobId;
 
-/// A verdict rests on so many units: fewer say too little.
+/// Units that a verdict rests on: fewer say too little.
 const UNITS: u64 = 32;
 
-/// And on so many mini-batches, if it is known how many units one has.
+/// And the mini-batches that it rests on, if it is known how many units one has.
 const BATCHES: u64 = 4;
 
-/// Or on the units of so long a time.
+/// Or the longest time for these units.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Without units: on the time at the gate in so long.
+/// Without units: the time over which the time at the gate is taken.
 const GATE_TIME: Duration = Duration::from_secs(1);
 
-/// So many thousandths less done in the time count as harm, beside the uncertainty from the number
-/// of units.
+/// Loss of work in the time, in thousandths, that counts as harm, beside the uncertainty from the
+/// number of units.
 const HARM: u64 = 30;
 
-/// And so many thousandths more time for one unit, even if the job idles between two: a server
-/// that has little to do must answer soon.
+/// And growth of the time for one unit, in thousandths, even if the job idles between two: a
+/// server that has little to do must answer soon.
 const SLOWER: u64 = 250;
 
-/// Opportunistic work of less than so many thousandths of the time is hardly any.
+/// Opportunistic work of less than this, in thousandths of the time, is hardly any.
 const HARDLY_ANY: u32 = 20;
 
 /// A step up, in thousandths of the time.
@@ -151,7 +151,7 @@ impl Pace {
     }
 }
 
-/// Is a part more than so many thousandths of the whole?
+/// Checks whether a part is more than `thousandths` of the whole.
 fn exceeds(part: Duration, whole: Duration, thousandths: u64) -> bool {
     part.as_nanos() * 1000 > whole.as_nanos() * u128::from(thousandths)
 }

@@ -8,17 +8,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// So many readings are summed: with one a second, a figure that is a second late is wrong by an
+/// Number of readings summed: with one a second, a figure that is a second late is wrong by an
 /// eighth at most.
 const READINGS: usize = 8;
 
-/// Beyond so much of the time the figures contradict each other: more than the lateness explains.
+/// The figures contradict each other beyond this part of the time, in percent: more than their
+/// lateness explains.
 const MARKS_AT: u32 = 15;
 
-/// Within so much they agree again.
+/// Within this part they agree again.
 const CLEARS_AT: u32 = 5;
 
-/// So many readings in a row must say it.
+/// Readings in a row that must show it.
 const IN_A_ROW: u8 = 2;
 
 /// One reading of the driver.

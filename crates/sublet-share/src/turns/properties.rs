@@ -16,7 +16,7 @@ fn share(card: usize, request: u16, limit: u16) -> TimeShare {
     }
 }
 
-/// Always at work, with kernels of so many half milliseconds.
+/// Always at work, with kernels of this number of half milliseconds.
 fn busy(kernel: u64) -> Work {
     Work {
         kernel: STEP * kernel as u32,

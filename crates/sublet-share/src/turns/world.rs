@@ -31,7 +31,7 @@ pub(super) struct Work {
 /// Ways in which a job's answers go wrong.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
-    /// It says so much later that it is drained.
+    /// Delay until it says that it is drained.
     pub(super) late: Duration,
     /// It says so twice.
     pub(super) twice: bool,

@@ -6,14 +6,15 @@ use std::time::Duration;
 use sublet_abi::{AnyLedger, GateState, GateWord, SlotIndex};
 use sublet_share::{JobId, LaunchGate, Pid, TurnEvent, WorkDone};
 
-/// For so long after its gate was opened a job is not taken to rest: threads that stood at the
-/// gate have left it, and may not have launched yet.
+/// Time after the opening of its gate in which a job does not count as resting: threads that
+/// stood at the gate have left it, and may not have launched yet.
 const WAKES_WITHIN: Duration = Duration::from_millis(1);
 
-/// A process that has not said after so long that it follows its turns has a library of before.
+/// Time after which a process that has not said that it follows its turns counts as one with an
+/// older library.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The time for mini-batches is measured over so long at least.
+/// Shortest time over which mini-batches are measured.
 const MEASURE_FOR: Duration = Duration::from_secs(1);
 
 /// The combined report of all processes of a job that follow their turns.

@@ -154,7 +154,7 @@ fn stop(report: &TurnReport, word: GateWord) -> bool {
     stands || is_new
 }
 
-/// Until the gate is another one, or so long has passed.
+/// Waits until the gate changes, or this time has passed.
 fn wait(control: &AnyControl<'_>, word: GateWord, us: i64) {
     let address = control.gate().address().cast_mut();
     // SAFETY: the page stays mapped, and all who touch the word do so as an atomic; here it is

@@ -23,7 +23,7 @@ const LAST_WORDS: &str = "last-words";
 /// Containers of the arbiter: folders in the base folder.
 const CONTAINERS: [&str; 2] = ["honest", "hostile"];
 
-/// An arbiter that serves everybody, and two containers.
+/// An arbiter that serves all users, and two containers.
 pub(super) struct Struck {
     child: Mutex<Child>,
     /// Its thread, as the kernel counts.

@@ -24,7 +24,7 @@ pub(super) enum Step {
         bytes: Vec<u8>,
         beside: Vec<Thing>,
     },
-    /// The same message so many times.
+    /// Send the same message this number of times.
     Flood {
         at: usize,
         bytes: Vec<u8>,

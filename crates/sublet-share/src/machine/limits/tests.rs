@@ -9,7 +9,7 @@ use super::*;
 use crate::event::Event;
 use crate::job::Promise;
 
-/// Asks that job 1 may pin so much.
+/// Asks for this limit of job 1's pinned memory.
 fn limit_pinned(machine: &mut Machine, job: u64, mib: u32) -> String {
     let (job, memory) = (JobId(job), MiB::from(mib));
     tell(machine, 0, Event::PinnedLimitAsked { job, memory })

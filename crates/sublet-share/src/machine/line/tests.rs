@@ -32,7 +32,7 @@ impl Machine {
     }
 }
 
-/// A job that asks so many MiB of one card.
+/// A job that asks for this number of MiB of one card.
 fn of(user: u32, priority: i32, mib: u32) -> JobAsk {
     JobAsk {
         user: Some(UserId(user)),

@@ -7,7 +7,7 @@ use super::*;
 use crate::event::Event;
 use crate::job::{Holding, JobState, Pid};
 
-/// Declares a container: `init-0`, `side-1` or `main-0` of a pod, with so much of card 0.
+/// Declares a container: `init-0`, `side-1` or `main-0` of a pod, with this part of card 0.
 fn declare(machine: &mut Machine, job: u64, pod: &str, place: &str, mib: u32) -> String {
     let (list, position) = place.split_once('-').unwrap();
     let role = match list {
