@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::screen::{heading, time};
 use crate::setup::cargo;
 
-/// Most modules that run at once.
+/// Maximum number of modules that run at once.
 const AT_ONCE: usize = 2;
 
 /// Modules that run one after the other: a machine has one real node, and `testbed` looks at all

@@ -20,11 +20,12 @@ use rustix::process::Resource;
 use sublet_share::{JobId, UserId};
 use tracing::warn;
 
-/// Most threads that close one owner's files at one time: two, so that one file that takes a
-/// second to close, as a device's may, does not hold up the owner's others.
+/// Maximum number of threads that close one owner's files at one time: two, so that one file
+/// that takes a second to close, as a device's may, does not hold up the owner's others.
 const THREADS_AN_OWNER: usize = 2;
 
-/// Most threads. One takes 64 KiB of address space and some 20 KiB of the kernel's memory.
+/// Maximum number of threads. One takes 64 KiB of address space and some 20 KiB of the
+/// kernel's memory.
 const THREADS_MAX: usize = 256;
 
 /// Waiting files of an owner at which its threads count as hanging. More than arrive at once from
@@ -65,7 +66,7 @@ struct Shared {
     state: Mutex<State>,
     /// Something waits.
     work: Condvar,
-    /// Most descriptors of the process.
+    /// Maximum number of descriptors of the process.
     descriptors: u64,
 }
 

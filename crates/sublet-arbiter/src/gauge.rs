@@ -28,10 +28,10 @@ pub use self::probe::measure;
 use crate::driver::DriverError;
 use crate::runtime::Folder;
 
-/// Longest measurement. The arbiter does not wait for a slower driver.
+/// Longest time of a measurement. The arbiter does not wait for a slower driver.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Greatest age of a figure.
+/// Maximum age of a figure.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The most that is read of a file or of an answer: they are ours, and a few hundred bytes.

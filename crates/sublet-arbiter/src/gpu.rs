@@ -223,7 +223,7 @@ impl GpuView for NvmlView {
     }
 }
 
-/// Sums each process's samples since the last ones.
+/// Averages each process's samples that are newer than the last ones.
 fn busy_on(device: &Device<'_>, last: &mut u64) -> Option<CardBusy> {
     let samples = match device.process_utilization_stats(*last) {
         Ok(samples) => samples,

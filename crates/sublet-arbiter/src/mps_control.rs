@@ -46,7 +46,7 @@ const IS_THERE: &str = "get_server_list";
 /// Ends the daemon and its servers.
 const QUIT: &str = "quit";
 
-/// Longest orderly end of a daemon. With clients at work it waits for them.
+/// Longest time for a daemon to end in order. With clients at work it waits for them.
 const QUIT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The program, and the folders of its daemon.

@@ -22,11 +22,11 @@ const SO_PEERPIDFD: i32 = 77;
 /// The kernel's `USER_HZ` (include/asm-generic/param.h), which is the same on every machine.
 const TICKS_A_SECOND: u64 = 100;
 
-/// Most parents looked at. Real trees are some twenty deep; a loop cannot be, but a tree of
-/// thousands would cost the arbiter time.
+/// Maximum number of parents looked at. Real trees are some twenty deep; a loop cannot be, but
+/// a tree of thousands would cost the arbiter time.
 const ANCESTORS_MAX: usize = 256;
 
-/// Most repeats of reading a tree that changed while it was read.
+/// Maximum number of repeats of reading a tree that changed while it was read.
 const READ_AGAIN_MAX: usize = 4;
 
 /// A process that connected.
@@ -294,7 +294,7 @@ fn has_container_id(name: &str) -> bool {
 /// The interposer's name for its thread.
 const THREAD_NAME: &[u8] = b"sublet\n";
 
-/// Most threads of a process looked at. One that has more may have ours too.
+/// Maximum number of threads of a process looked at. One that has more may have ours too.
 const THREADS_MAX: usize = 256;
 
 /// Returns true if the interposer's thread lives, or may live, in a process; it lives until
@@ -315,7 +315,7 @@ pub(crate) fn may_have_our_thread(pid: Pid) -> bool {
     false
 }
 
-/// Most descriptors of a process looked at. One that has more may have ours too.
+/// Maximum number of descriptors of a process looked at. One that has more may have ours too.
 const DESCRIPTORS_MAX: usize = 1024;
 
 /// Returns true if a process has a ledger page of an arbiter open, as every process with a slot

@@ -22,7 +22,7 @@ pub(crate) struct Poller {
     last: Key,
 }
 
-/// Most descriptors looked at in one turn; the others follow in the next.
+/// Maximum number of descriptors looked at in one turn; the others follow in the next.
 const READY_MAX: usize = 256;
 
 impl Poller {

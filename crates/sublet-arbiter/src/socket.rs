@@ -29,11 +29,11 @@ use crate::error::{ArbiterError, at};
 use crate::pages::is_ledger;
 use crate::peer::{self, Moment, Peer};
 
-/// Most descriptors of one message looked at: one is good, and two are too many.
+/// Maximum number of descriptors of one message looked at: one is good, and two are too many.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// Most connections that may wait to be accepted: three hundred programs that start at once
-/// must not be turned away (the kernel cuts it to `net.core.somaxconn`).
+/// Maximum number of connections that may wait to be accepted: three hundred programs that
+/// start at once must not be turned away (the kernel cuts it to `net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
 /// `SO_PASSRIGHTS` (Linux 6.16, include/uapi/asm-generic/socket.h), which the `libc` crate does not
@@ -56,7 +56,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Guarded,
-    /// Owner of all connections; nothing if each connection's user tells it.
+    /// Owner of all connections; nothing if the user of each connection owns it.
     owner: Option<Owner>,
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Name of the listener in metrics and logs.
     pub name: &'static str,
-    /// Most connections at a time. Further ones wait in the kernel, and a connection that keeps us
-    /// waiting makes room.
+    /// Maximum number of connections at a time. Further ones wait in the kernel, and a connection
+    /// that keeps us waiting makes room.
     pub connections: usize,
     /// Longest time until TLS begins.
     pub handshake: Duration,
@@ -25,7 +25,7 @@ pub struct Limits {
     pub answer: Duration,
     /// Longest wait of a connection for its next call.
     pub idle: Duration,
-    /// Most bytes that all bodies and answers may hold at a time.
+    /// Maximum number of bytes that all bodies and answers may hold at a time.
     pub held: usize,
     /// Bytes that reading a whole body may hold, itself included.
     pub weigh: fn(&[u8]) -> usize,

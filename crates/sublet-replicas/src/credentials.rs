@@ -24,7 +24,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 
-/// Greatest lag of an API server's clock behind ours.
+/// Maximum lag of an API server's clock behind ours.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
 /// A certificate to serve, its key, and the authority that signed it, as PEM.

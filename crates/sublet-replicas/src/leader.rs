@@ -55,10 +55,10 @@ pub const SWIFT: LeaseTiming = LeaseTiming {
     retry: Duration::from_millis(400),
 };
 
-/// Longest work of the API server on a write of such a leader.
+/// Longest time that the API server works on a write of such a leader.
 pub const SWIFT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Longest way of such a write to the API server, if the clocks of two machines drift apart by no
+/// Longest time of such a write to the API server, if the clocks of two machines drift apart by no
 /// more than one part in a hundred. If not, the node's agent is the second line.
 pub const SWIFT_JOURNEY: Duration = Duration::from_millis(400);
 

@@ -159,7 +159,7 @@ pub struct Holding {
     pub card: usize,
     /// Limit of its use there, contexts and modules included, and its promised compute time.
     pub limit: Part,
-    /// Greatest compute time there, also of time that no other job wants.
+    /// Maximum compute time there, also of time that no other job wants.
     pub compute_limit: Milli,
 }
 

@@ -40,7 +40,7 @@ pub use self::limits::Ancestry;
 pub use self::line::{PATIENCE_MS, StartCondition};
 pub use self::usage::Mismatch;
 
-/// Most processes of a job on GPUs: the slots of a ledger page.
+/// Maximum number of processes of a job on GPUs: the slots of a ledger page.
 pub const SLOTS: u32 = 1024;
 
 /// Settings of a machine.
@@ -254,7 +254,7 @@ impl Machine {
         self.reconciliation.strangers()
     }
 
-    /// A job's use of a card, even against its page.
+    /// A job's true use of a card, even if its page says less.
     #[must_use]
     pub fn used(&self, job: JobId, card: usize) -> Bytes {
         let held = self.jobs.get(&job).and_then(|job| job.on(card));

@@ -14,7 +14,7 @@ use sublet_model::{Class, MiB, Milli, Time};
 use crate::job::{Holding, JobId};
 use crate::turns::TimeShare;
 
-/// Longest start of a daemon until it answers.
+/// Longest time until a started daemon answers.
 const START_MS_MAX: u64 = 10_000;
 
 /// Shortest wait before a daemon that is gone is started again. Each failure doubles it.

@@ -37,7 +37,7 @@ pub enum JobRefusal {
         fitting: Count,
         /// The largest of the others.
         gpu: GpuIndex,
-        /// Most memory that can be granted there.
+        /// Maximum memory that can be granted there.
         largest: MiB,
     },
     /// Not now.

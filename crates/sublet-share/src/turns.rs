@@ -77,7 +77,7 @@ pub struct TimeShare {
     pub card: usize,
     /// Promised share.
     pub request: Milli,
-    /// Greatest share, also of time that no other job wants.
+    /// Maximum share, also of time that no other job wants.
     pub limit: Milli,
 }
 

@@ -29,8 +29,8 @@ use crate::poller::Key;
 use crate::runtime::Audience;
 use crate::socket::{Connection, Read};
 
-/// Most connections without a job. Three hundred programs that start together are all among
-/// them for a moment.
+/// Maximum number of connections without a job. Three hundred programs that start together are
+/// all among them for a moment.
 const JOBLESS_MAX: u64 = 1024;
 
 /// With few descriptors the limit is lower: one connection per eight descriptors. Each takes
@@ -40,16 +40,17 @@ const DESCRIPTORS_A_JOBLESS: u64 = 8;
 /// Part of these connections that one user may have: one in two.
 const JOBLESS_A_USER: usize = 2;
 
-/// Most connections taken from the kernel's queue in one turn if several users come: some
-/// milliseconds of work.
+/// Maximum number of connections taken from the kernel's queue in one turn if several users
+/// come: some milliseconds of work.
 const ACCEPTS_A_TURN: usize = 1024;
 
-/// Most connections of one user accepted in one turn, while other users wait. If only one user
-/// comes, the other connections stay in the kernel's queue, where each keeps its place.
+/// Maximum number of connections of one user accepted in one turn, while other users wait. If
+/// only one user comes, the other connections stay in the kernel's queue, where each keeps its
+/// place.
 const LET_IN_A_TURN: usize = 64;
 
-/// Most requests of one user taken in one turn: a full answer takes a millisecond when hundreds
-/// of jobs wait, and no other client is served meanwhile.
+/// Maximum number of requests of one user taken in one turn: a full answer takes a millisecond
+/// when hundreds of jobs wait, and no other client is served meanwhile.
 const REQUESTS_A_USER: usize = 32;
 
 /// Longest time of a connection before its first request.
@@ -58,8 +59,8 @@ const SILENT_MS_MAX: u64 = 2_000;
 /// The longest request. The largest real one is a `resume` with sixteen cards.
 const REQUEST_MAX: usize = 64 * 1024;
 
-/// Most bytes that may wait for a command to read them; the arbiter then drops the connection.
-/// A snapshot of a thousand jobs is about half of it.
+/// Maximum number of bytes that may wait for a command to read them; the arbiter then drops
+/// the connection. A snapshot of a thousand jobs is about half of it.
 const UNREAD_MAX: usize = 1024 * 1024;
 
 /// A command's connection.
@@ -369,7 +370,7 @@ impl AdminConnections {
     }
 }
 
-/// Most connections without a job, by the limit of descriptors.
+/// Maximum number of connections without a job, by the limit of descriptors.
 fn jobless_max() -> usize {
     let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
     let most = descriptors.map_or(JOBLESS_MAX, |all| all / DESCRIPTORS_A_JOBLESS);

@@ -14,15 +14,15 @@ use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;
 
-/// Most requests of one connection read in one turn.
+/// Maximum number of requests of one connection read in one turn.
 const REQUESTS_A_TURN: usize = 4;
 
 /// In practice the numbers never run out.
 pub(super) const NO_NUMBER_LEFT: &str =
     "every number that a job can have is used up; the arbiter needs a folder of its own anew";
 
-/// Most jobs of one user that may wait: each event looks through the queue, and each answer to
-/// `top` says for each of them what it waits for.
+/// Maximum number of jobs of one user that may wait: each event looks through the queue, and
+/// each answer to `top` says for each of them what it waits for.
 const WAITING_MAX: usize = 512;
 
 /// The shortest interval of `watch`.
@@ -188,7 +188,7 @@ impl Arbiter {
         }
     }
 
-    /// The known root above a process.
+    /// The job that a process belongs to by its parents.
     pub(super) fn ancestry(&self, pid: Pid) -> Ancestry {
         match peer::ancestors(pid) {
             None => Ancestry::Unseen,

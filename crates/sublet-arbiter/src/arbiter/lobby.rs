@@ -15,8 +15,8 @@ use crate::admin::Reply;
 use crate::closers::Owner;
 use crate::socket::Connection;
 
-/// Most waiting connections of one user. Three hundred programs that start together wait for a
-/// moment.
+/// Maximum number of waiting connections of one user. Three hundred programs that start
+/// together wait for a moment.
 const LINE_MAX: u64 = 512;
 
 /// Part of the process's descriptors that may be in here: one in eight.
@@ -30,7 +30,7 @@ const PLACES_A_USER: u64 = 4;
 pub(super) struct Lobby<C = Connection> {
     lines: BTreeMap<Owner, VecDeque<C>>,
     len: usize,
-    /// Most waiting connections of one user, and in all.
+    /// Maximum number of waiting connections of one user, and in all.
     places: (usize, usize),
 }
 

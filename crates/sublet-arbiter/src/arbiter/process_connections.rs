@@ -19,24 +19,25 @@ use crate::closers::Owner;
 use crate::poller::Key;
 use crate::socket::{self, Connection, Received};
 
-/// Most connections of processes without a slot at one time. Three hundred programs that start
-/// together are all among them for a moment.
+/// Maximum number of connections of processes without a slot at one time. Three hundred
+/// programs that start together are all among them for a moment.
 const SLOTLESS_MAX: usize = 1024;
 
-/// Most of one user, or of one container.
+/// Maximum number of such connections of one user, or of one container.
 const SLOTLESS_AN_OWNER: usize = SLOTLESS_MAX / 2;
 
-/// Most connections accepted at one socket in one turn.
+/// Maximum number of connections accepted at one socket in one turn.
 const ACCEPTS_A_TURN: usize = 64;
 
-/// Most connections of one process: one for each of its libraries, and one to spare.
+/// Maximum number of connections of one process: one for each of its libraries, and one to
+/// spare.
 const PER_PROCESS_MAX: usize = 4;
 
 /// Longest silence of a connection before its hello.
 const SILENT_MS_MAX: u64 = 2_000;
 
-/// Most knocks of one connection handled between two ticks. One that knocks more often is
-/// heard again after the next tick; its slot shows its news meanwhile.
+/// Maximum number of knocks of one connection handled between two ticks. One that knocks more
+/// often is heard again after the next tick; its slot shows its news meanwhile.
 const KNOCKS_A_TICK: u32 = 400;
 
 /// Progress of a connection.

@@ -18,7 +18,7 @@ use crate::gauge::Figures;
 use crate::gpu::{CardReading, Sampler};
 use crate::job_pages::SlotCard;
 
-/// Longest answer of the driver before a warning.
+/// Longest wait for an answer of the driver before a warning.
 const DRIVER_LATE_MS: u64 = 5_000;
 
 /// After this number of failed readings, a second's worth, no new work is put on a card.

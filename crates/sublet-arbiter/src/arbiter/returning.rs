@@ -14,7 +14,8 @@ use sublet_share::Pid;
 
 use crate::peer;
 
-/// Most processes looked at. Others are called strangers only after the time to come back is over.
+/// Maximum number of processes looked at. Others are called strangers only after the time to come
+/// back is over.
 const LOOKS_MAX: usize = 256;
 
 /// Stack of a thread that reads one folder.

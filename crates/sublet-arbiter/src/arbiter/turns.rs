@@ -35,8 +35,8 @@ use crate::job_pages::GateTerms;
 /// if a socket is full.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 
-/// Most repeats of a round at once: a job without a process that follows turns has answered
-/// when its gate is closed.
+/// Maximum number of repeats of a round at once: a job without a process that follows turns
+/// has answered when its gate is closed.
 const STEPS_MAX: usize = 4;
 
 /// Turns' own numbers begin at 1 in each life of the arbiter, and the pages outlive it. This
@@ -53,7 +53,7 @@ struct Pace {
 impl Pace {
     /// Rounds are so far apart at least.
     const SHORTEST: Duration = Duration::from_micros(500);
-    /// Longest distance, however long a round took: a slice must end.
+    /// Longest distance between rounds, however long one took: a slice must end.
     const LONGEST: Duration = Duration::from_millis(5);
     /// Part of the time that rounds may take: one in 64.
     const PARTS: u32 = 64;

@@ -27,8 +27,8 @@ const LARGE: u64 = 64 << 20;
 /// Small on every driver: an eighth of what one of today's takes at once is 256 KiB.
 const TINY: u64 = 64 << 10;
 
-/// Most tiny allocations until a driver takes a new piece. If it takes none by then, its
-/// pieces are useless to any program: 256 MiB of allocations.
+/// Maximum number of tiny allocations until a driver takes a new piece. If it takes none by
+/// then, its pieces are useless to any program: 256 MiB of allocations.
 const TINIES_MAX: u64 = (256 << 20) / TINY;
 
 /// So many pieces are filled to see how many of them stay.

@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(20);
 /// take, and far more than it waits for a processor of a machine with much to do.
 const STANDSTILL_MAX: Duration = Duration::from_secs(10);
 
-/// Most descriptors in one message: `SCM_MAX_FD` of the kernel.
+/// Maximum number of descriptors in one message: `SCM_MAX_FD` of the kernel.
 const MESSAGE_DESCRIPTORS_MAX: usize = 253;
 
 /// A file that takes [`LINGER`] to close.

@@ -13,7 +13,7 @@ use super::{Campaigner, Election, LeaseTiming};
 
 /// Interval of looks at a Lease that this process no longer wants.
 const OBSERVE: Duration = Duration::from_millis(50);
-/// Most tries to give a Lease back while another process writes to it.
+/// Maximum number of tries to give a Lease back while another process writes to it.
 const GIVE_BACK_TRIES: usize = 3;
 
 /// The field manager of Leases.

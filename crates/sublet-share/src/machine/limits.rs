@@ -19,7 +19,7 @@ use crate::event::Action;
 use crate::job::{Amount, ComputeRange, Holding, JobAsk, JobId, Pid};
 use crate::refusal::JobRefusal;
 
-/// The known root above a process.
+/// The job that a process belongs to by its parents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ancestry {
     /// Its parents cannot be seen.

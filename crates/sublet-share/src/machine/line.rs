@@ -202,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// The earliest end of patience among the meant ones.
+    /// The earliest end of a job's patience that `is_meant` accepts.
     fn next_end(&self, is_meant: impl Fn(Time) -> bool) -> Option<Time> {
         let waiting = self.line.queue.iter().map(|id| self.jobs[id].since);
         let ends = waiting.map(|since| since.plus_ms(PATIENCE_MS));

@@ -13,7 +13,7 @@ use crate::event::Action;
 use crate::job::JobId;
 use crate::reading::{Excess, LedgerUse, Reading, SlotUse};
 
-/// Longest end of a job's processes after SIGTERM; as `docker stop`.
+/// Longest time until a job's processes end after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;
 
 /// Readings in a row that must show a fact before it counts: the driver and the ledgers are
@@ -36,8 +36,8 @@ pub(super) struct JobUsage {
     hidden: [u64; 2],
     /// Number of readings in which the page's sum differed from the sum of its accounts.
     unequal: u8,
-    /// Its greatest use by the driver's count, contexts aside: its limit, or its use when that
-    /// was lowered. `None` until a job from before was seen once.
+    /// The most that it may use by the driver's count, contexts aside: its limit, or its use
+    /// when the limit was lowered. `None` until a job from before was seen once.
     allowed: Option<u64>,
     /// Number of readings in which it had more than that.
     over: u8,
@@ -61,7 +61,7 @@ impl JobUsage {
         }
     }
 
-    /// Its use, even against its page.
+    /// Its true use, even if its page says less.
     pub(super) fn bytes(&self) -> Bytes {
         let hidden = self.hidden[0].min(self.hidden[1]);
         Bytes::new(self.total.saturating_add(hidden))

@@ -89,7 +89,7 @@ impl Account {
         self.used.falls_to(allowed.saturating_sub(shortest), now)
     }
 
-    /// Greatest share: by its own limit, or because others would suffer.
+    /// Maximum share: by its own limit, or because others would suffer.
     pub(super) fn limit(&self) -> Milli {
         self.share.limit.min(self.duty)
     }

@@ -103,7 +103,7 @@ const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const BATCH_FORGET: u32 = 42;
 
-/// Answers each question within a moment.
+/// Answers requests, until none comes for a moment.
 fn serve(device: &OwnedFd, victim: &Path) {
     let moment = Timespec {
         tv_sec: 0,
