@@ -1,4 +1,4 @@
-//! What to do when the API server's answer to a Binding is missing or in doubt.
+//! Decides the next step when the API server's answer to a Binding is missing or in doubt.
 //!
 //! One write binds a pod and records its allocation, so the only question is whether that write
 //! took effect. A refusal is certain. A lost answer is not: the request may still be on its way.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sublet_model::{Pauses, Time};
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindingStep {
     /// Send the Binding.
@@ -46,7 +46,7 @@ pub enum ApiAnswer {
     Unreadable(String),
 }
 
-/// How a pod that was read compares with the Binding.
+/// The result of comparing a pod that was read with the Binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
     /// Bound to the node and with the allocation that the Binding names.

@@ -1,4 +1,4 @@
-//! Which cards of a node a claim gets: the candidates, the cost of each, and the best.
+//! Chooses the cards of a node for a claim: the candidates, the cost of each, and the best.
 //!
 //! This is the only place that chooses cards. Code that looks at several cards at once (such as
 //! at their wiring) belongs in [`several`] and [`whole`], and nowhere else.
@@ -40,7 +40,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Are all cards the same to the pod, whatever they cost?
+    /// Are all cards the same to the pod? Costs do not count.
     fn is_indifferent(self) -> bool {
         self.tags.is_none() && self.class == Class::Guaranteed
     }
@@ -75,7 +75,7 @@ impl<'a> Open<'a> {
 pub(crate) struct One {
     /// Some pod's soft hold wants the room, so it is only free if that pod goes elsewhere.
     pub(crate) contended: bool,
-    /// What the pod prefers.
+    /// The pod's preference for the card.
     pub(crate) preference: Preference,
     cost: Cost,
     /// The card's position on the node.
@@ -87,7 +87,8 @@ pub(crate) struct One {
 pub(crate) struct Several {
     /// Soft holds want the room on at least one of the cards.
     pub(crate) contended: bool,
-    /// Of the card that it likes least: where that is a busy one, the other cards wait for it.
+    /// The preference for the card that the pod likes least: if one card is busy, the others wait
+    /// for it.
     pub(crate) preference: Preference,
     /// The cards' positions on the node.
     pub(crate) positions: Vec<usize>,
@@ -155,16 +156,16 @@ pub(crate) fn several(
     free.or_else(|_| choose(true).map(found(true)))
 }
 
-/// The best cards for containers that choose each for itself, in the order of the containers.
+/// The best cards for containers that choose their cards each for itself, in the containers' order.
 ///
-/// The first container takes the best cards for it, the next the best of what is then left, and so
-/// on, as HAMi does it. If one finds none, the container before it takes another card. No more
-/// than [`MAX_TRIES`] arrangements are looked at; several cards of one container are not varied.
-/// So whether there is an arrangement is asked with tight cards first, whatever the policy
-/// prefers: an answer that depended on it would not be the same for all who ask.
+/// The first container takes the best cards for it. The next container takes the best of the cards
+/// that are left, and so on, as HAMi does it. If a container finds no card, the container before it
+/// takes another one. At most [`MAX_TRIES`] arrangements are tried; several cards of one container
+/// are not varied. Whether an arrangement exists is asked with tight cards first, whatever the
+/// policy prefers. So the answer is the same for every caller.
 ///
 /// # Errors
-/// The number of containers that can have their cards, if that is not all.
+/// The number of containers that can have their cards, if not all can.
 pub(crate) fn own(open: Open<'_>, own: &[OwnParts], cost: impl CardCost) -> Result<Several, Count> {
     let tightest = |_, left: Part| Cost::try_from(left.memory.get()).unwrap_or(Cost::MAX);
     let (any, most) = arrange(open, own, true, &tightest);
@@ -204,7 +205,7 @@ fn arrange(
     (found.then(|| positions.collect()), placing.most)
 }
 
-/// How many times a container may be put on cards while an arrangement is looked for. Eight
+/// Limit on the attempts to put a container on cards in the search for an arrangement. Eight
 /// containers on eight cards find one at the eighth; only nodes that are nearly full need more.
 const MAX_TRIES: usize = 2_000;
 
@@ -215,7 +216,7 @@ struct Placing<'a, C> {
     cost: &'a C,
     /// May it use room that a soft hold wants?
     contended: bool,
-    /// Card by card: its position, and what is taken of it by whom.
+    /// Cards in use, one entry for each: the card's position, the container's role, and its part.
     taken: Vec<(usize, Role, Part)>,
     /// Containers that had cards at once.
     most: usize,
@@ -275,16 +276,16 @@ impl<C: CardCost> Placing<'_, C> {
     }
 }
 
-/// How many cards can be handed out whole, and which of them is the first.
+/// The number of cards that can be handed out whole, and the first of them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Idle {
     pub(crate) cards: u32,
-    /// Those that a soft hold wants.
+    /// The idle cards that a soft hold wants.
     pub(crate) wanted: u32,
     pub(crate) first: Option<usize>,
 }
 
-/// What [`whole`] would find, in one pass: a scan asks every node.
+/// Counts the cards that [`whole`] would find, in one pass: a scan asks every node.
 pub(crate) fn idle(open: Open<'_>) -> Idle {
     let mut idle = Idle::default();
     let mut first_wanted = None;
@@ -367,7 +368,7 @@ fn are_together(book: &Book, claim: &Claim, cards: &[usize]) -> bool {
     cards.is_empty() || groups.iter().any(has_all)
 }
 
-/// Does the pod accept that card and those on it, whatever room there is?
+/// Does the pod accept that card and the pods on it? Room does not count.
 pub(crate) fn accepts(book: &Book, claim: &Claim, position: usize) -> bool {
     let gpus = book.facts().map_or(&[][..], |facts| facts.inventory.gpus());
     let wished = gpus.get(position).is_some_and(|gpu| match claim.wishes() {
@@ -378,7 +379,7 @@ pub(crate) fn accepts(book: &Book, claim: &Claim, position: usize) -> bool {
     wished && book.suits(claim.tags(), position) && splits(book, claim).is_none_or(has_split)
 }
 
-/// How many pods may be on a card for this one to count among them; `None` for no limit.
+/// Limit on the pods of a card if this claim's pod joins them; `None` for no limit.
 fn splits(book: &Book, claim: &Claim) -> Option<u32> {
     // Kubelet counts the devices of all cards together, and would let all go on one.
     let by_cards = claim.carrier_on(Advertise::Units) == Carrier::Cards;
@@ -386,7 +387,7 @@ fn splits(book: &Book, claim: &Claim) -> Option<u32> {
     Some(splits.get().into())
 }
 
-/// Those of these cards that have room for a part.
+/// Filters these cards: keeps the cards that have room for a part.
 fn candidates<'a>(
     cards: impl Iterator<Item = (usize, &'a Card)>,
     open: Open<'a>,

@@ -1,5 +1,5 @@
-//! Keeps the results of earlier questions about each node. A result holds until the node's page
-//! changes, or a table of the policy.
+//! Keeps the results of earlier questions about each node. A result holds until the node's page or
+//! a table of the policy changes.
 //!
 //! A placement changes one page. So the next question of the same kind computes one node and
 //! reads the other nodes from a vector. The cache decides nothing: each cost is what `fit` said.
@@ -16,7 +16,7 @@ use crate::policy::MAX_PARTS;
 use crate::score::{Cost, Prepared, PreparedParts};
 use crate::{Candidate, Preference, StockRules};
 
-/// How many questions are kept at once. The openb lists have up to 151 if the machine's memory is
+/// Limit on the questions kept at once. The openb lists have up to 151 if the machine's memory is
 /// part of the question, and 91 if not. A question costs a [`CachedCost`] for each node: 256
 /// questions with 5,000 nodes take 40 MB, so no more are kept. A walk over the nodes reads all of
 /// them, so two lie on one cache line.
@@ -42,7 +42,7 @@ struct Question {
 /// Costs to the policies of a mix, without the first one.
 type OtherCosts = [Cost; MAX_PARTS - 1];
 
-/// What a result was computed from: the versions of the page and of the policy's tables.
+/// The basis of a result: the versions of the page and of the policy's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Stamp {
     version: u64,
@@ -118,7 +118,7 @@ pub(crate) trait Source {
     fn version(&self, node: NodeIdx) -> u64;
     /// False if the node certainly has no place for the claim.
     fn may_fit(&self, claim: &Claim, node: NodeIdx) -> bool;
-    /// What the policy's parts need to know of a node, whatever the question.
+    /// Data of a node that the policy's parts need for every question.
     fn prepare(&self, node: NodeIdx) -> PreparedParts;
     /// The answer to a question on a node.
     fn look(

@@ -31,7 +31,7 @@ use crate::Fragmentation;
 pub struct Defrag<'a> {
     /// The cluster.
     pub ledger: &'a Ledger,
-    /// How much memory one unit of `aliyun.com/gpu-mem` is.
+    /// Memory that one unit of `aliyun.com/gpu-mem` stands for.
     pub unit: Unit,
     /// The measure of fragmentation, for [`ClusterState::fragmented_milli`].
     pub fragmentation: &'a Fragmentation,
@@ -59,11 +59,11 @@ pub struct Move {
     pub pod: PodKey,
     /// Its UID.
     pub uid: PodUid,
-    /// What it asks for.
+    /// The pod's claim.
     pub claim: Arc<Claim>,
-    /// Where it is.
+    /// The pod's place now.
     pub from: Spot,
-    /// Where it goes. It fits there while it is still at its old place.
+    /// The pod's new place. It fits there while it is still at its old place.
     pub to: Spot,
 }
 
@@ -89,7 +89,7 @@ pub fn defragment(asked: Defrag<'_>) -> Defragmented {
 struct Search<'a> {
     asked: Defrag<'a>,
     draft: Draft<'a>,
-    /// What each node holds, by slot of the ledger.
+    /// The load of each node, by slot of the ledger.
     loads: Vec<Option<Load>>,
     nodes: Vec<NodeIdx>,
     found: Defragmented,

@@ -38,7 +38,7 @@ const SECOND: u8 = 8;
 pub struct RefusedNode {
     /// The node.
     pub node: NodeIdx,
-    /// Why it cannot take the pod.
+    /// Reason why it cannot take the pod.
     pub reason: Reason,
 }
 
@@ -47,7 +47,7 @@ pub struct RefusedNode {
 pub struct FilterAnswer {
     /// Nodes that can take the pod, best first.
     pub passed: Vec<NodeIdx>,
-    /// Why the other nodes cannot; filled only if no node can.
+    /// The other nodes, with their reasons; filled only if no node can take the pod.
     pub refused: Vec<RefusedNode>,
 }
 
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// How many pods the policies count: those that came and are not gone.
+    /// Number of pods that the policies count: pods that came and are not gone.
     #[must_use]
     pub fn learnt_pods(&self) -> u64 {
         self.learnt.pods()
@@ -119,7 +119,7 @@ impl Engine {
         self.scores.foretell(demand);
     }
 
-    /// What is taken and what is free.
+    /// The ledger: it knows what is taken and what is free.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -393,7 +393,7 @@ impl Engine {
         Ok(candidate)
     }
 
-    /// The best place on the node, whoever waits there for devices.
+    /// The best place on the node. Pods that wait there for devices do not count.
     fn best_on(&self, uid: &PodUid, claim: &Claim, node: NodeIdx) -> Result<Candidate, Reason> {
         let book = self.ledger.book(node);
         let prepared = self.scores.prepare(&self.ledger, book);
@@ -408,7 +408,7 @@ impl Engine {
         }
     }
 
-    /// Why these nodes cannot take the pod; nodes that can are left out.
+    /// The reasons why these nodes cannot take the pod; nodes that can are left out.
     #[must_use]
     pub fn refusals(&self, uid: &PodUid, claim: &Claim, nodes: &[NodeIdx]) -> Vec<RefusedNode> {
         // Only the fit counts, not the cost of a place.

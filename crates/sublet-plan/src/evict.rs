@@ -1,9 +1,10 @@
 //! Chooses which pods to evict from a node so that a claim fits there.
 //!
 //! The stock scheduler proposes victims by sums. On a node with two half-full cards it evicts the
-//! two least important pods, which may be on different cards. Here what counts is what must really
-//! become free: a card. The victims are searched card by card ([`search`]): as few as possible,
-//! then the least important. This module evicts nothing: the stock scheduler compares nodes by their victims, and evicts them.
+//! two least important pods, which may be on different cards. Here a card must really become free.
+//! The victims are searched card by card ([`search`]): as few as possible, then the least
+//! important. This module evicts nothing: the stock scheduler compares nodes by their victims, and
+//! evicts them.
 
 use std::collections::BTreeSet;
 

@@ -28,15 +28,15 @@ pub struct Candidate {
     pub position: usize,
     /// The place is only free if some soft hold is not used: such nodes come last.
     pub contended: bool,
-    /// What the pod prefers, of several cards the one that it likes least. It counts before the
-    /// cost.
+    /// The pod's preference. With several cards, the one for the card that the pod likes least
+    /// counts. It comes before the cost.
     pub preference: Preference,
-    /// What the node costs to each part of the policy.
+    /// The node's cost to each part of the policy.
     pub(crate) costs: Costs,
 }
 
 impl Candidate {
-    /// What the place costs to the policy, or to the first one of a mix; lower is better.
+    /// The cost of the place to the policy, or to the first policy of a mix; lower is better.
     #[must_use]
     pub fn cost(&self) -> i64 {
         self.costs[0]
@@ -48,7 +48,7 @@ impl Candidate {
     }
 }
 
-/// What a place is judged by.
+/// The rules that judge a place.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) ledger: &'a Ledger,
@@ -336,7 +336,7 @@ impl<'a> Case<'a> {
         Case { open, ..self }
     }
 
-    /// The same question, whoever is on the cards.
+    /// The same question, but the pods on the cards do not matter.
     fn whatever_tags(self) -> Case<'a> {
         let open = Open {
             tags: None,
@@ -468,7 +468,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What soft holds want of all cards together.
+/// The memory that soft holds want, of all cards together.
 fn held_on(book: &Book) -> MiB {
     book.cards().iter().map(|card| card.held.memory).sum()
 }

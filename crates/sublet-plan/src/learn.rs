@@ -2,8 +2,8 @@
 //!
 //! Policies see the demand only through tables, which they compute again from time to time. From
 //! one such moment to the next (an *epoch*) costs depend only on the nodes, so they can be kept.
-//! What is learnt is a function of the known pods, so a restarted scheduler learns the same again
-//! from the API server.
+//! The tables are a function of the known pods, so a restarted scheduler learns the same again from
+//! the API server.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl PodShape {
     }
 }
 
-/// How many pods of each shape there are.
+/// The number of pods of each shape.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShapeCounts {
     counts: BTreeMap<PodShape, u64>,
@@ -118,7 +118,7 @@ impl Sizes {
     }
 }
 
-/// What policies know when they compute their tables again.
+/// Input of the policies when they compute their tables again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
     /// The pods that have come and are not gone.
@@ -127,7 +127,7 @@ pub(crate) struct Known<'a> {
     pub(crate) ledger: &'a Ledger,
     /// Have the nodes changed since the last time?
     pub(crate) nodes_changed: bool,
-    /// How many pods came or went since the last time.
+    /// Number of pods that came or went since the last time.
     pub(crate) changes: u64,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Known<'a> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
     seen: ShapeCounts,
-    /// How many pods came or went since the tables were computed.
+    /// Number of pods that came or went since the tables were computed.
     changes: u64,
     /// Have the nodes changed since the tables were computed?
     nodes_changed: bool,
@@ -162,9 +162,9 @@ impl Learnt {
         self.changes += 1;
     }
 
-    /// What to compute tables from, if they are due: when the nodes have changed, or when a quarter
-    /// of the pods has (at least [`FIRST`] pods, at most [`MOST_CHANGES`]). So tables follow the
-    /// demand, and while pods come, all computations together cost a few times the last one.
+    /// Returns the input for new tables, if they are due: when the nodes have changed, or when a
+    /// quarter of the pods has (at least [`FIRST`] pods, at most [`MOST_CHANGES`]). So tables
+    /// follow the demand. While pods come, all computations together cost a few times the last one.
     pub(crate) fn due<'a>(&'a mut self, ledger: &'a Ledger) -> Option<Known<'a>> {
         let before = self.seen.total().saturating_sub(self.changes);
         let due = self.changes >= (before / 4).clamp(FIRST, MOST_CHANGES);
@@ -189,6 +189,6 @@ impl Learnt {
 /// points more unallocated, with 1,000 it leaves 0.06 more.
 pub(crate) const FIRST: u64 = 16;
 
-/// After so many changes at most, tables are computed again, because what is free of each model
+/// After at most so many changes, tables are computed again, because the free room of each model
 /// changes. Half or double the number changes the list `default` by at most 0.01 points.
 const MOST_CHANGES: u64 = 400;

@@ -1,16 +1,17 @@
-//! Which pods must not wait for their devices on a node at the same time, because its agent could
-//! not tell them apart. A rule for every caller that looks for a place; it takes nothing.
+//! Keeps pods that a node's agent could not tell apart from waiting there for their devices at the
+//! same time. A rule for every caller that looks for a place; it takes nothing.
 
 use sublet_model::{Ask, Book, Claim, Count, Entry, Identity, Ledger, NodeFacts, PodUid, Role};
 
 use crate::Reason;
 
 /// If a node's agent recognises pods by their sizes, two pods that look alike must not wait for
-/// their devices at the same time. Of those with slots it sees no sizes, so all look alike.
+/// their devices at the same time. The agent sees no sizes of pods with slots, so all these look
+/// alike.
 ///
-/// Where the agent learns from kubelet's checkpoint afterwards whom it has served, twins may:
-/// whichever of them kubelet means, it gets the same. `position`: the card that the pod would get,
-/// or the first of several.
+/// Some agents learn afterwards from kubelet's checkpoint which pod they have served. There twins
+/// may wait together: whichever twin kubelet means, it gets the same. `position`: the card that the
+/// pod would get, or the first of several.
 ///
 /// # Errors
 /// The other pod that looks alike.

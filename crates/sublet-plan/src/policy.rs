@@ -16,7 +16,7 @@ pub(crate) const MAX_PARTS: usize = 4;
 /// The costs of one place, one for each policy of a mix.
 pub(crate) type Costs = [Cost; MAX_PARTS];
 
-/// How to choose among places that fit.
+/// The rule that chooses among places that fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     parts: Vec<Weighed>,
@@ -33,7 +33,7 @@ struct Weighed {
     weight: u32,
 }
 
-/// Why a text does not name a policy.
+/// Reason why a text does not name a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyError {
     /// There is no policy of that name.

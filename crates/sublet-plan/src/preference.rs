@@ -1,8 +1,8 @@
-//! What a pod prefers among cards, before any policy counts.
+//! A pod's preferences among cards, before any policy counts.
 //!
-//! A pod with an affinity goes where a pod of the same affinity is, and one with a virtual GPU where
-//! a pod of the same is. Opportunistic pods go to the
-//! cards with the most time left.
+//! A pod with an affinity goes to a card with a pod of the same affinity, and a pod with a virtual
+//! GPU to a card with a pod of the same virtual GPU. Opportunistic pods go to the cards with the
+//! most time left.
 //!
 //! The load is what the node's agent measured, plus a guess for each pod that the measurement does
 //! not include yet. So a burst of pods spreads before the first of them can be measured. The load
@@ -10,15 +10,15 @@
 
 use sublet_model::{Book, Card, CardTags, Class, MeasuredUse};
 
-/// What a pod counts for while nobody has measured its use, in thousandths of a card: four pods
-/// fill one card.
+/// The load of a pod while nobody has measured its use, in thousandths of a card: four pods fill
+/// one card.
 const UNMEASURED: u32 = 250;
 
-/// What a pod prefers; less is better. Zero where it has no affinity and is guaranteed.
+/// A pod's preference; less is better. Zero for a guaranteed pod without an affinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Preference(
-    /// How busy the card probably is, in thousandths of its time: more than 1,000 if many pods are
-    /// new. [`APART`] is added if the pod has an affinity and no pod of it is on the card.
+    /// Probable load of the card, in thousandths of its time: more than 1,000 if many pods are new.
+    /// [`APART`] is added if the pod has an affinity and no pod of it is on the card.
     u16,
 );
 
@@ -26,7 +26,7 @@ pub struct Preference(
 const APART: u16 = 1 << 15;
 
 impl Preference {
-    /// What a pod with these tags and of this class thinks of the card at `position`.
+    /// The preference of a pod with these tags and of this class for the card at `position`.
     pub(crate) fn of(book: &Book, position: usize, tags: &CardTags, class: Class) -> Preference {
         let apart = tags.seek_friends() && !book.has_friend(tags, position);
         let load = match class {

@@ -1,5 +1,5 @@
-//! What a namespace's pods may have of GPUs together, whatever cards they are on. A rule beside the
-//! fit: it knows no node, and it is asked before a place is looked for and when one is taken.
+//! Limits on the GPUs that a namespace's pods may have together, on any cards. A rule beside the
+//! fit: it knows no node. It is asked before a place is looked for, and when one is taken.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct GpuQuota {
 }
 
 impl GpuQuota {
-    /// What both allow.
+    /// The quota that both allow.
     #[must_use]
     pub fn and(self, other: GpuQuota) -> GpuQuota {
         GpuQuota {
@@ -60,13 +60,14 @@ impl fmt::Display for OverQuota {
     }
 }
 
-/// May the pod have what it asks beside all that the ledger has of its namespace? `allocation` is
-/// what it would get; without one, a share of a card counts as that of the smallest card there is.
+/// Checks whether the pod may have its request beside all that the ledger has of its namespace.
+/// `allocation`: the pod's place; without one, a share of a card counts as that of the smallest
+/// card there is.
 ///
-/// What the pod has in the ledger itself does not count against it. It costs a look at every entry.
+/// The pod's own entry in the ledger does not count against it. The check looks at every entry.
 ///
 /// # Errors
-/// What there would be too much of.
+/// The limit that would be exceeded.
 pub fn check_quota(
     ledger: &Ledger,
     quota: GpuQuota,

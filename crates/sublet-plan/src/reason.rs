@@ -1,4 +1,4 @@
-//! Why a node cannot take a claim: data with numbers, which become text only when printed.
+//! Reasons why a node cannot take a claim: data with numbers, which become text only when printed.
 //!
 //! A reason says which limit, on which device, by how much. It has two texts. The full one
 //! (`Display`) is for events, `sublet explain` and `sublet plan`. The short one ([`Wire`]) has
@@ -20,7 +20,7 @@ use sublet_model::{
 pub use self::wire::Wire;
 use crate::stock::Taint;
 
-/// Why a node cannot take a claim.
+/// Reason why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The node is not known, or its inventory cannot be read.
@@ -57,21 +57,21 @@ pub enum Reason {
     },
     /// Cards have enough room, and as many pods already as the node offers each card to kubelet.
     Splits {
-        /// How many times.
+        /// Number of pods that the node offers each card to.
         splits: u32,
     },
     /// Too little CPU is left.
     Cpu {
-        /// What the pod asks for.
+        /// CPU that the pod asks for.
         asked: MilliCpu,
-        /// What is left.
+        /// CPU that is left.
         left: MilliCpu,
     },
     /// Too little memory of the machine is left.
     HostMemory {
-        /// What the pod asks for.
+        /// Memory that the pod asks for.
         asked: Bytes,
-        /// What is left.
+        /// Memory that is left.
         left: Bytes,
     },
     /// The node takes no new pods.
@@ -90,7 +90,7 @@ pub enum Reason {
     },
     /// No term of the pod's required node affinity matches the node.
     NodeAffinity {
-        /// How many terms there are.
+        /// Number of terms.
         terms: usize,
         /// The first requirement that the node does not meet, and the value that its label has;
         /// `None` if no term has any requirement.
@@ -105,11 +105,11 @@ pub enum Reason {
     Resource {
         /// Its name.
         name: Arc<str>,
-        /// What the pod asks for.
+        /// Amount that the pod asks for.
         asked: u64,
-        /// What is left.
+        /// Amount that is left.
         left: u64,
-        /// What a node without pods would have left.
+        /// Amount that a node without pods would have left.
         allocatable: u64,
     },
     /// A port of the node is taken.
@@ -119,7 +119,7 @@ pub enum Reason {
     },
     /// The node hands out whole cards only, or parts only, and the pod asks for the other.
     Sharing {
-        /// How the node hands out cards.
+        /// Sharing mode of the node.
         node: Sharing,
     },
     /// The node counts memory in another unit than the scheduler, so that the pod's number would
@@ -137,7 +137,7 @@ pub enum Reason {
     SlotBeside,
     /// No card of the node is large enough, even when empty.
     TooSmall {
-        /// What the pod asks for on one card.
+        /// Memory that the pod asks for on one card.
         asked: MiB,
         /// The memory of the largest card.
         largest: MiB,
@@ -146,16 +146,16 @@ pub enum Reason {
     },
     /// The node has fewer cards than the pod asks for.
     TooFew {
-        /// How many the pod asks for.
+        /// Number of cards that the pod asks for.
         asked: Count,
-        /// How many the node has, or how many of these the pod accepts.
+        /// Number of cards that the node has, or number of these that the pod accepts.
         total: Count,
         /// Does the pod accept only some of the node's cards?
         chosen: bool,
     },
     /// No card has enough free memory.
     NoRoom {
-        /// What the pod asks for on one card.
+        /// Memory that the pod asks for on one card.
         asked: MiB,
         /// The largest amount that is free on a card.
         hole: MiB,
@@ -163,12 +163,12 @@ pub enum Reason {
         gpu: GpuIndex,
         /// Cards that are large enough but sick.
         sick: SickCards,
-        /// How much of that card is kept for pods that do not say which card they have.
+        /// Memory of that card that is kept for pods that do not say which card they have.
         unsure: MiB,
     },
     /// Some cards have the memory, but none of them has the compute time.
     NoCompute {
-        /// What the pod asks for on one card.
+        /// Compute time that the pod asks for on one card.
         asked: Milli,
         /// The most that is left on one of these cards.
         left: Milli,
@@ -188,31 +188,31 @@ pub enum Reason {
     },
     /// Fewer cards have room than the pod asks for.
     TooFewRooms {
-        /// How many cards the pod asks for.
+        /// Number of cards that the pod asks for.
         asked: Count,
-        /// What it asks for on the first of them.
+        /// Request of the pod for the first of them.
         part: Part,
-        /// How many of its parts can have a card.
+        /// Number of its parts that can have a card.
         fitting: Count,
     },
     /// Each container of the pod would find cards, but not all of them beside each other.
     TooFewForAll {
-        /// How many containers of the pod ask for cards.
+        /// Number of containers of the pod that ask for cards.
         containers: u32,
-        /// How many of them can have their cards at once.
+        /// Number of containers that can have their cards at once.
         fitting: u32,
     },
     /// Not enough cards are idle.
     NoIdle {
-        /// How many cards the pod asks for.
+        /// Number of cards that the pod asks for.
         asked: Count,
-        /// How many cards are idle.
+        /// Number of cards that are idle.
         idle: Count,
-        /// How many cards the node has.
+        /// Number of cards that the node has.
         total: Count,
         /// Cards that are sick.
         sick: SickCards,
-        /// How many cards have no known pod, but perhaps one that does not say which card it has.
+        /// Number of cards without a known pod that may have one that does not say its card.
         unsure: Count,
     },
     /// The node's agent could confuse this pod with another that has not got its devices yet.
@@ -316,14 +316,14 @@ impl Reason {
 /// Cards that get no new work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct SickCards {
-    /// How many.
+    /// Number of cards.
     pub count: Count,
-    /// Why the first of them gets none; empty where there are none.
+    /// Reason why the first of them gets none; empty if there are none.
     pub why: Arc<str>,
 }
 
 impl SickCards {
-    /// Those among these cards.
+    /// The sick ones among these cards.
     pub(crate) fn among<'a>(cards: impl Iterator<Item = &'a Health>) -> SickCards {
         let why = |health: &'a Health| match health {
             Health::Sick(why) => Some(Arc::clone(why)),

@@ -1,4 +1,4 @@
-//! Chooses whom to evict for a pod that waits although no node lacks a sum.
+//! Chooses the pods to evict for a pod that waits although no node lacks a sum.
 //!
 //! The stock scheduler evicts nobody for such a pod: on two cards with half of each free, the sum
 //! says that there is room. Here each card is looked at by itself, on every node that would take
@@ -29,13 +29,13 @@ pub struct Removable {
 pub struct Prospect {
     /// The node.
     pub node: NodeIdx,
-    /// Who may go from there, the most important first.
+    /// The pods that may go from there, the most important first.
     pub row: Vec<Removable>,
-    /// Who goes from there anyway, and is not in the row.
+    /// The pods that go from there anyway, and are not in the row.
     pub going: BTreeSet<PodUid>,
 }
 
-/// Whom to evict, and where the pod goes then.
+/// The pods to evict, and the node where the waiting pod goes then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rescue {
     /// The node.
@@ -44,10 +44,10 @@ pub struct Rescue {
     pub victims: Vec<PodUid>,
 }
 
-/// Why nobody is to be evicted.
+/// Reason why nobody is to be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRescue {
-    /// There is room, or there will be when those have gone who go anyway.
+    /// There is room, or there will be when the pods that go anyway have gone.
     RoomComes,
     /// No eviction of pods of lower priority helps.
     NobodyHelps,
@@ -59,11 +59,12 @@ pub enum NoRescue {
 const ENOUGH: usize = 100;
 
 impl Engine {
-    /// Whom to evict so that this pod finds a place. `waiting`: the pod; its node, allocation and
-    /// standing do not count. `breaks`: would the eviction of all these pods break a budget?
+    /// Chooses the pods to evict so that this pod finds a place. `waiting`: the pod; its node,
+    /// allocation and standing do not count. `breaks`: would the eviction of all these pods break a
+    /// budget?
     ///
     /// # Errors
-    /// Why nobody is to be evicted.
+    /// The reason why nobody is to be evicted.
     pub fn rescue(
         &mut self,
         now: Time,
@@ -164,7 +165,7 @@ impl Engine {
     }
 }
 
-/// How many, the priority of the most important one, and its age.
+/// The number of victims, the priority of the most important one, and its age.
 type Weight = (usize, Option<i32>, Reverse<(bool, Option<Box<str>>)>);
 
 /// The fewest first; of equal numbers those whose most important one is the least important.

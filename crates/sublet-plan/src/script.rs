@@ -15,7 +15,7 @@
 //!   slot, and `:low` before that sets the class to opportunistic.
 //! - `own:3000+5000` are containers that choose their cards each for itself.
 //! - `50%` asks for half of a card's memory. `:on=a100,GPU-b,!v100,numa` at the end of a claim says
-//!   which cards the pod accepts: UUIDs start with `GPU-`, `!` is what it does not want.
+//!   which cards the pod accepts: UUIDs start with `GPU-`, `!` marks an unwanted one.
 //! - `8138@300` also asks for 300 thousandths of compute time, `8138*2` for parts of two cards;
 //!   `show` writes `8138@300/16276`.
 //! - `options policy=NAME …` starts a new engine with a policy.
@@ -61,7 +61,7 @@ pub(crate) fn check(script: &str) {
     assert_eq!(transcript.trim(), lines.join("\n").trim());
 }
 
-/// How many policies there are, for [`numbered`].
+/// Number of policies, for [`numbered`].
 pub(crate) fn policies() -> usize {
     Policy::names().count()
 }

@@ -1,4 +1,4 @@
-//! What the stock kube-scheduler would decide, for programs that run without one.
+//! Decides what the stock kube-scheduler would decide, for programs that run without one.
 //!
 //! In a cluster the stock scheduler checks a node before it asks the extender, and adds its own
 //! scores to the extender's. `sublet plan`, `explain` and the simulator run without it, but may
@@ -9,8 +9,8 @@
 //!   depend on what pods take, so an answer can be kept.
 //! - `counts`: NodeResourcesFit, NodePorts. The ledger knows what is taken.
 //! - `score`: NodeResourcesFit, NodeResourcesBalancedAllocation, TaintToleration, NodeAffinity.
-//! - `select`: which node it takes, among those that the extender lets pass.
-//! - `unmodelled`: what it checks and this module does not. A pod with such a requirement is never
+//! - `select`: the node that it takes, among those that the extender lets pass.
+//! - `unmodelled`: its checks that are not in this module. A pod with such a requirement is never
 //!   promised a place.
 
 pub(crate) mod counts;

@@ -21,7 +21,7 @@ use crate::{Engine, EngineOptions};
 
 /// Seeds of the ordinary run. A seed that ever failed must stay among them.
 const SEEDS: std::ops::Range<u64> = 0..150;
-/// How long the server may work on a write, and how long a message may travel.
+/// Longest time that the server may work on a write, and longest time that a message may travel.
 const DEADLINE_MS: u64 = 5_000;
 const JOURNEY_MS: u64 = 1_000;
 /// After `CALM_MS` there are no faults, arrivals or deletions. At `END_MS` the run ends.
@@ -37,7 +37,7 @@ const NODES: [(&str, &str); 4] = [
     ("theirs memory", "0/100000"),
 ];
 
-/// How the Binding's steps are performed: correctly, or with a mistake that the checks must find.
+/// Performs the Binding's steps: correctly, or with a mistake that the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hands {
     Right,
@@ -89,7 +89,7 @@ struct Simulation {
     tries: Vec<Try>,
     /// Pods that the scheduler believes to be waiting.
     waiting: BTreeSet<PodUid>,
-    /// How often each fault happened. A test checks that all of them happen.
+    /// Count of each fault. A test checks that all of them happen.
     met: BTreeMap<&'static str, u64>,
     broken: Option<String>,
 }

@@ -73,8 +73,8 @@ impl<'a> Draft<'a> {
         all.fold(Largest::default(), Largest::or)
     }
 
-    /// How many GPUs of a node would be free if so many more cards and so much more CPU were free,
-    /// and how many more of these would have CPU.
+    /// Number of GPUs of a node that would be free if so many more cards and so much more CPU were
+    /// free, and the number of GPUs that would have CPU in addition.
     pub(super) fn with(&self, node: NodeIdx, cards: u32, cpu: u64) -> (u32, u32) {
         let mark = self.marks[node.0 as usize];
         let free = mark.free + cards;
@@ -176,7 +176,7 @@ impl<'a> Draft<'a> {
             .find_map(|(_, _, at)| self.placed(old, at, None))
     }
 
-    /// How many free GPUs of a node would lack CPU because of the pod.
+    /// Number of free GPUs of a node that would lack CPU because of the pod.
     fn starved(&self, node: NodeIdx, old: &Entry) -> u32 {
         let mark = self.marks[node.0 as usize];
         let free = match old.claim.ask() {

@@ -19,7 +19,7 @@ pub struct Largest {
 pub struct ClusterState {
     /// Healthy GPUs with nothing on them.
     pub free: u32,
-    /// Those of them that have CPU: their node has as much left for each as running pods have for a
+    /// The free GPUs that have CPU: their node has as much left for each as running pods have for a
     /// GPU, on average.
     pub fed: u32,
     /// The largest pod that finds a place.
@@ -30,7 +30,7 @@ pub struct ClusterState {
     pub fragmented_milli: f64,
 }
 
-/// What one node adds to a [`ClusterState`].
+/// The contribution of one node to a [`ClusterState`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mark {
     pub(super) free: u32,
@@ -75,7 +75,7 @@ impl Appetite {
         }
     }
 
-    /// How many of these free GPUs have CPU, if so much CPU is left.
+    /// Number of these free GPUs that have CPU, if so much CPU is left.
     pub(super) fn fed(self, free: u32, cpu: u64) -> u32 {
         let fed = cpu.checked_div(self.cpu);
         fed.map_or(free, |fed| free.min(u32::try_from(fed).unwrap_or(u32::MAX)))

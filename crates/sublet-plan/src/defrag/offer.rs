@@ -36,7 +36,7 @@ impl What {
 pub(super) struct Offer {
     pub(super) node: NodeIdx,
     pub(super) what: What,
-    /// How many pods would have to go.
+    /// Number of pods that would have to go.
     pub(super) moves: usize,
     /// Thousandths of GPUs: the GPUs that become free, plus the growth of the largest pod.
     pub(super) win: u64,
@@ -44,9 +44,9 @@ pub(super) struct Offer {
     pub(super) memory: MiB,
     /// Would the largest pod have more GPUs than before?
     pub(super) grows: bool,
-    /// How many more free GPUs of the node would have CPU.
+    /// Number of free GPUs of the node that would have CPU in addition.
     pub(super) fed: u32,
-    /// How many GPUs would be free on the node.
+    /// Number of GPUs that would be free on the node.
     pub(super) free: u32,
 }
 
@@ -57,7 +57,7 @@ struct Pile {
     pods: Vec<(MiB, PodUid)>,
     /// The card that the pods share; `None` for a pod with cards of its own.
     card: Option<usize>,
-    /// How many healthy cards are free when all these pods are gone.
+    /// Number of healthy cards that are free when all these pods are gone.
     cards: u32,
     /// The CPU that these pods give back.
     cpu: u64,
@@ -252,7 +252,7 @@ impl Load {
     }
 }
 
-/// How much larger a hole is than the largest one, in thousandths of its card.
+/// The growth from the largest hole to this one, in thousandths of its card.
 fn deeper(hole: MiB, largest: MiB, card: MiB) -> u64 {
     match hole.checked_sub(largest) {
         Some(more) if !more.is_zero() => u64::from(Milli::share_up(more, card).get()),

@@ -1,4 +1,4 @@
-//! The engine's options: the policy, what a filter call returns, and who applies which rules.
+//! The engine's options: the policy, the answer to a filter call, and the owner of each rule.
 
 use sublet_model::Unit;
 
@@ -7,17 +7,18 @@ use crate::Policy;
 /// The engine's options.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// How to choose among places that fit.
+    /// The rule that chooses among places that fit.
     pub policy: Policy,
-    /// How many nodes a filter call returns; 0 for all. The default is 16: the stock scheduler's
-    /// cost grows with the nodes that it must score, and 16 nodes still leave it a choice.
+    /// Number of nodes that a filter call returns; 0 for all. The default is 16: the stock
+    /// scheduler's cost grows with the nodes that it must score, and 16 nodes still leave it a
+    /// choice.
     pub few: usize,
-    /// How long a soft hold lasts, in milliseconds. The default is two seconds: longer than a bind
-    /// takes, and so short that a hold that nobody uses does no harm.
+    /// Lifetime of a soft hold, in milliseconds. The default is two seconds: longer than a bind
+    /// takes, and so short that an unused hold does no harm.
     pub hold_ms: u64,
-    /// How much memory one unit of `aliyun.com/gpu-mem` is.
+    /// Memory that one unit of `aliyun.com/gpu-mem` stands for.
     pub unit: Unit,
-    /// Who applies the stock scheduler's rules.
+    /// The program that applies the stock scheduler's rules.
     pub stock: StockRules,
     /// The order of nodes that cost the same.
     pub ties: Ties,
@@ -47,8 +48,8 @@ impl Default for EngineOptions {
     }
 }
 
-/// Who applies those stock scheduler rules that count something (CPU, memory and all else that a
-/// pod takes from the machine), and who checks the GPU models that a pod accepts.
+/// The program that applies those stock scheduler rules that count something (CPU, memory and all
+/// else that a pod takes from the machine), and that checks the GPU models that a pod accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StockRules {
     /// The engine, because nobody else does.

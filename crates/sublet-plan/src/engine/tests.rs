@@ -1,5 +1,5 @@
-//! What the engine remembers between calls: tries and reservations, in `holds` soft holds. Each test
-//! is a short script. `load` tests opportunistic pods; random tests are in `properties` and
+//! Tests of the engine's memory between calls: tries and reservations, in `holds` soft holds. Each
+//! test is a short script. `load` tests opportunistic pods; random tests are in `properties` and
 //! `screening`.
 
 mod grant;

@@ -73,8 +73,7 @@ impl Trial<'_> {
         })
     }
 
-    /// Does several things of which all or none are kept: what `step` changed is undone if it
-    /// fails.
+    /// Does several things, all or none: if `step` fails, its changes are undone.
     ///
     /// # Errors
     /// As `step` says.

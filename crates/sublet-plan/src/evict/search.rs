@@ -1,10 +1,10 @@
 //! The smallest set of victims on one node.
 //!
-//! For each card: every pod elsewhere stays, and then those on the card, the smallest first. In
-//! memory alone this leaves as few victims as that card allows. With the number known, the most
-//! important pods are spared as far as the number stays the same. What more than memory decides
-//! (compute time, several cards, CPU of the machine) may need more victims than the best choice
-//! would; no victim can be left out in any case.
+//! For each card: all pods elsewhere stay first, then as many on the card as fit, the smallest
+//! first. In memory alone this leaves as few victims as that card allows. Once the number is known,
+//! the most important pods are spared as long as the number stays the same. Claims that need more
+//! than memory (compute time, several cards, CPU of the machine) may cost more victims than the
+//! best choice would; but no victim can ever be left out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -89,8 +89,8 @@ impl Search<'_> {
         orders
     }
 
-    /// Spares these pods, and then as many as possible in that order; who is left must go. `None`
-    /// if these pods cannot be spared.
+    /// Spares these pods, and then as many as possible in that order; all others must go. `None` if
+    /// these pods cannot be spared.
     fn spare(&self, order: &Order, these: &[usize]) -> Option<Vec<usize>> {
         let with = |spared: &[usize]| {
             let gone = (0..self.row.len()).filter(|at| !spared.contains(at));
@@ -122,7 +122,7 @@ impl Search<'_> {
         Some(gone.collect())
     }
 
-    /// Other victims for the same price, of whom the important ones are spared.
+    /// Other victims for the same price, with the important pods spared.
     fn refine(&self, order: &Order, mut gone: Vec<usize>) -> Vec<usize> {
         let mut spared = Vec::new();
         for at in 0..self.row.len() {
@@ -150,8 +150,8 @@ impl Search<'_> {
     }
 }
 
-/// How much memory of a card the pod holds, in MiB. One that does not say its cards may hold it of
-/// any.
+/// The memory of a card that the pod holds, in MiB. A pod that does not say its cards may hold it
+/// of any.
 fn size_on(book: &Book, card: usize, pod: &Entry) -> u64 {
     let whole = book.cards()[card].capacity.memory.get();
     match (&pod.allocation, pod.claim.ask(), book.facts()) {

@@ -203,9 +203,8 @@ fn by_sums(pods: &Pods, asked: u32, cards: u32) -> Vec<usize> {
 }
 
 proptest! {
-    /// Of all sets of victims it is the one that breaks the fewest budgets; of those the smallest;
-    /// and of those the one that spares the most important pods. So no victim can be left out
-    /// either.
+    /// The chosen set of victims breaks the fewest budgets. Among such sets it is the smallest;
+    /// among the smallest it spares the most important pods. So no victim can be left out either.
     #[test]
     fn no_other_set_of_victims_is_better(pods in pods(), asked in 1..17u32, cards in 1..4u16) {
         // No card is overfull, as where Sublet grants memory.

@@ -1,5 +1,5 @@
-//! Which node and card a claim gets, and why a node refuses it: pictures for [`super`]. Tests in
-//! which pods reserve twice or wait belong to the engine.
+//! Tests of the node and card that a claim gets, and of the reasons for a refusal: pictures for
+//! [`super`]. Tests in which pods reserve twice or wait belong to the engine.
 
 use crate::script::check;
 

@@ -1,4 +1,4 @@
-//! Why a node's cards cannot take a claim, with the numbers: worked out only for who asks.
+//! Reasons why a node's cards cannot take a claim, with the numbers: worked out only on request.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Refusal for Reason {
     }
 }
 
-/// The reason why only so many parts or whole cards can be had of those that were asked.
+/// The reason why there are fewer parts or whole cards than the pod asks for.
 fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
     if let Some(tags) = case.open.tags {
         let case = case.whatever_tags();
@@ -55,8 +55,8 @@ fn too_few_cards(case: &Case<'_>, can_be_had: Count) -> Reason {
     }
 }
 
-/// The reason why the pod goes on no cards, though there is room: the first card that has some and
-/// that a tag keeps it from, whatever the policy prefers.
+/// The reason why the pod goes on no cards, though there is room. It names the first card that has
+/// room and a tag that keeps the pod away, whatever the policy prefers.
 fn by_tags(case: &Case<'_>, tags: &CardTags) -> Reason {
     let class = case.open.class;
     let has_room = |card: &Card| match case.asked.ask {
@@ -135,8 +135,8 @@ fn cards<'a>(case: &Case<'a>) -> impl Iterator<Item = (&'a Card, &'a Gpu)> + Clo
     case.open.cards().map(|(at, card)| (card, &gpus[at]))
 }
 
-/// Of the cards the one that is largest by this measure, of several the first, so that the answer
-/// does not depend on chance.
+/// The largest card by this measure, and the first of several equals, so that the answer does not
+/// depend on chance.
 fn largest<'a>(case: &Case<'a>, size: impl Fn(&Card) -> MiB) -> Option<(MiB, &'a Card, &'a Gpu)> {
     let sized = cards(case).map(|(card, gpu)| (size(card), card, gpu));
     sized.reduce(|best, next| if next.0 > best.0 { next } else { best })

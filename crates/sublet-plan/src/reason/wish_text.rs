@@ -1,7 +1,7 @@
-//! The texts of reasons that come of what the pod accepts: models, cards, and who is on them.
+//! The texts of reasons that come from the pod's wishes: models, cards, and the pods on them.
 //!
-//! The short text has what the pod wants, which is the same for all nodes. The full one is the short
-//! one and what the node has.
+//! The short text states the pod's wishes, which are the same for all nodes. The full text adds
+//! what the node has.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use sublet_model::{CardWishes, TagConflict};
 
 use super::Reason;
 
-/// How many names a text has at most: people read it.
+/// Limit on the names in a text: people read it.
 const NAMED: usize = 4;
 
 impl Reason {
-    /// What the pod wants.
+    /// Writes what the pod wants.
     pub(super) fn wanted_text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Model { wanted, .. } => {
@@ -96,7 +96,7 @@ fn listed<T: fmt::Display>(names: impl ExactSizeIterator<Item = T>, last: &str) 
     }
 }
 
-/// What a card would need, as words after `no GPU`.
+/// The property that a card would need, as words after `no GPU`.
 fn fits(tag: &TagConflict) -> String {
     match tag {
         TagConflict::Affinity(tag) => format!("has a pod of the affinity `{tag}`"),
@@ -109,7 +109,7 @@ fn fits(tag: &TagConflict) -> String {
     }
 }
 
-/// What is wrong with a card, as words after `but`.
+/// The fault of a card, as words after `but`.
 fn is_kept_from(tag: &TagConflict) -> String {
     match tag {
         TagConflict::Affinity(tag) => {

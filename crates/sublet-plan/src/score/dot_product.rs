@@ -1,5 +1,5 @@
 //! `dot-product`: the vector heuristic of Tetris (Grandl et al., SIGCOMM 2014) with the opposite
-//! sign, as the FGD paper uses it: the smaller the product of what is left and what is asked for,
+//! sign, as the FGD paper uses it. The smaller the product of the free amounts and the requests,
 //! the better. Whole numbers as in [`best_fit`](super::best_fit).
 
 use sublet_model::MiB;

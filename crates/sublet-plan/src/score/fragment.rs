@@ -83,9 +83,9 @@ const COVERED_PERCENT: u64 = 95;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Typical {
     shapes: Vec<(PodShape, i64)>,
-    /// How many pods have these shapes.
+    /// Number of pods that have these shapes.
     total: i64,
-    /// How many pods there are in all.
+    /// Number of pods in all.
     all: i64,
 }
 
@@ -138,7 +138,7 @@ impl Fragmentation {
     }
 }
 
-/// What a node offers to each typical pod. Whatever is asked for then changes this only a little.
+/// A node's offer to each typical pod. Other requests change this only a little.
 #[derive(Debug, Clone, Default)]
 struct Fragments {
     rows: Vec<Row>,
@@ -153,10 +153,10 @@ struct Fragments {
 #[derive(Debug, Clone, Copy)]
 struct Row {
     cpu: i64,
-    /// How many cards the pod asks for; 0 for a pod that no card of the node can serve.
+    /// Number of cards that the pod asks for; 0 for a pod that no card of the node can serve.
     cards: i64,
     weight: i64,
-    /// How many cards have room for it.
+    /// Number of cards that have room for it.
     able: i64,
     /// The free share of the other cards.
     low: i64,
@@ -228,7 +228,7 @@ impl Fragments {
         &self.needs[class * self.rows.len()..][..self.rows.len()]
     }
 
-    /// How much the fragmentation falls with a change, times the number of typical pods.
+    /// The amount by which a change lowers the fragmentation, times the number of typical pods.
     fn gain(&self, change: &Change) -> i64 {
         let cpu_left = self.cpu_left - change.cpu;
         let gpu_left = self.gpu_left - change.cards * (change.from - change.to);
@@ -255,8 +255,8 @@ impl Row {
         }
     }
 
-    /// The class of fragment in the published program (except the class of what is usable), and the
-    /// amount that falls into it.
+    /// The class of fragment in the published program (except the class of the usable part), and
+    /// the amount that falls into it.
     fn published_class(&self, need: Milli, cpu_left: i64, gpu_left: i64) -> (usize, i64) {
         let has_cpu = cpu_left >= self.cpu;
         match (need == Milli::ZERO, self.cards == 0) {

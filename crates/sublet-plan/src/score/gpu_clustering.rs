@@ -16,8 +16,8 @@ pub(super) const GPU_CLUSTERING: Kind = Kind {
 #[derive(Debug, Clone)]
 struct GpuClustering;
 
-/// How many pods of each class a node has. The classes are: parts of a card, and 1, 2, 4 or 8 and
-/// more cards.
+/// The number of pods of each class that a node has. The classes are: parts of a card, and 1, 2, 4
+/// or 8 and more cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Classes([u32; 5]);
 

@@ -1,11 +1,11 @@
 //! Scores: what makes one place better than another. Each policy has one file, and one line in
 //! [`ALL`].
 //!
-//! A score is the cost of taking a place that fits; lower is better. It depends on the node's
-//! page, on what is asked for, and on tables that the policy computes from time to time from the
-//! pods that came ([`Score::rework`]). So it can be kept until one of these changes, and a
-//! placement makes the costs of only one node stale. All policies but the two of memory compute
-//! in thousandths of a card, so that cards of different sizes can be compared.
+//! A score is the cost of taking a place that fits; lower is better. It depends on the node's page,
+//! on the request, and on tables that the policy computes from time to time from the pods that came
+//! ([`Score::rework`]). So it can be kept until one of these changes, and a placement makes the
+//! costs of only one node stale. All policies but the two of memory compute in thousandths of a
+//! card, so that cards of different sizes can be compared.
 
 mod best_fit;
 mod dot_product;
@@ -104,8 +104,8 @@ pub(crate) trait Score: fmt::Debug + Send + Sync {
         false
     }
 
-    /// What the policy needs to know of a node, whatever is asked for. It is computed once for each
-    /// state of the node, and returned by [`Site::prepared`].
+    /// Data of a node that the policy needs for every request. It is computed once for each state
+    /// of the node, and returned by [`Site::prepared`].
     fn prepare(&self, _ledger: &Ledger, _book: &Book) -> Prepared {
         None
     }
@@ -127,7 +127,7 @@ pub(crate) trait Score: fmt::Debug + Send + Sync {
     }
 }
 
-/// What a pod asks for, as a score sees it.
+/// A pod's request, as a score sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) ask: &'a Ask,
@@ -142,7 +142,7 @@ pub(crate) struct Site<'a> {
     prepared: &'a Prepared,
 }
 
-/// What a policy computed once for a node ([`Score::prepare`]).
+/// Data that a policy computed once for a node ([`Score::prepare`]).
 pub(crate) type Prepared = Option<Arc<dyn Any + Send + Sync>>;
 
 /// The same for each part of a policy; an array, because it is read for every node in a scan.
@@ -160,7 +160,7 @@ impl Asked<'_> {
 }
 
 impl<'a> Site<'a> {
-    /// What the policy's own [`Score::prepare`] returned for the node.
+    /// The result of the policy's own [`Score::prepare`] for the node.
     pub(crate) fn prepared<T: 'static>(&self) -> Option<&'a T> {
         self.prepared.as_ref()?.downcast_ref()
     }
@@ -176,9 +176,9 @@ impl<'a> Site<'a> {
         signed(self.book.host_left().cpu.get())
     }
 
-    /// What the claim takes in all, in thousandths of a card; `position` is its first card. The
-    /// cards of a node are alike, or nearly so, and all parts are counted as if they were on such a
-    /// card.
+    /// The amount that the claim takes in all, in thousandths of a card; `position` is its first
+    /// card. The cards of a node are alike, or nearly so, and all parts are counted as if they were
+    /// on such a card.
     pub(crate) fn gpu_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         match asked.ask {
             Ask::Nothing => 0,
@@ -194,7 +194,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// What the claim takes on its first card.
+    /// The amount that the claim takes on its first card.
     pub(crate) fn card_taken(&self, asked: &Asked<'_>, position: usize) -> i64 {
         let card = self.book.cards().get(position);
         card.map_or(0, |card| {
@@ -250,7 +250,7 @@ impl Scores {
         self.parts[self.leader].pack()
     }
 
-    /// What each part needs to know of a node.
+    /// Data of a node that each part of the policy needs.
     pub(crate) fn prepare(&self, ledger: &Ledger, book: &Book) -> PreparedParts {
         let mut all = PreparedParts::default();
         for (prepared, part) in all.iter_mut().zip(&self.parts) {
@@ -259,7 +259,7 @@ impl Scores {
         all
     }
 
-    /// What a card costs to the part of the policy that chooses cards.
+    /// The cost of a card to the part of the policy that chooses cards.
     pub(crate) fn card(
         &self,
         (book, prepared): (&Book, &[Prepared]),
@@ -271,7 +271,7 @@ impl Scores {
         self.parts[self.leader].card(&site, asked, position, left)
     }
 
-    /// What a node costs to each part.
+    /// The cost of a node to each part of the policy.
     pub(crate) fn node(
         &self,
         (book, prepared): (&Book, &[Prepared]),

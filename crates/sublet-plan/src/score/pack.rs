@@ -1,6 +1,6 @@
-//! `binpack` and `spread`, which look at memory alone: the best choice for a node of which nothing
-//! else is known. A node's cost must only rise, or only fall, with what is left. Then a scan can
-//! tell from bounds of what is left which nodes cannot be among the best.
+//! `binpack` and `spread`, which look at memory alone: the best choice for a node with no other
+//! known figures. A node's cost must only rise, or only fall, with the free amount. Then a scan can
+//! tell from bounds of the free amount which nodes cannot be among the best.
 
 use sublet_model::{MiB, Milli};
 

@@ -43,7 +43,7 @@ pub(super) const TILING_STILL: Kind = Kind {
 struct Tiling {
     is_still: bool,
     tables: Tables,
-    /// How many pods came or went since the prices were computed.
+    /// Number of pods that came or went since the prices were computed.
     unpriced: u64,
 }
 
@@ -54,7 +54,7 @@ impl Score for Tiling {
         loss(site, asked, &self.tables, position) * 2 * CARD + left
     }
 
-    /// The loss minus the price of what is asked for, in steps.
+    /// The loss minus the price of the request, in steps.
     fn node(&self, site: &Site<'_>, asked: &Asked<'_>, position: usize, _: Then<'_>) -> Cost {
         let tables = &self.tables;
         let price = match asked.ask {
@@ -121,7 +121,7 @@ const RARE: i64 = 2000;
 const FEW: usize = 10;
 /// Chances are in 1024ths.
 const SURE: i64 = 1024;
-/// How much of a node's worth may be lost to the doubt that pods find their CPU, in 1024ths.
+/// Share of a node's worth that may be lost to the doubt that pods find their CPU, in 1024ths.
 const DOUBT: i64 = 256;
 /// While no pods are known, pods with GPUs can count on one in so many of the free cores. With all
 /// cores openb's cpu300 is worse than with best-fit; with a quarter `default` is 0.4 points worse.
@@ -131,7 +131,7 @@ const CORES: usize = 128;
 /// Pressure is in 64ths before it is raised to the fourth power.
 const FULL: i64 = 64;
 
-/// What the policy has learnt: the tables that score places.
+/// The tables that the policy has learnt and that score places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tables {
     prices: Prices,
@@ -183,7 +183,7 @@ impl Tables {
         }
     }
 
-    /// Updates the level for what is free now, with nothing learnt from pods.
+    /// Updates the level for the room that is free now, with nothing learnt from pods.
     fn follow(&mut self, ledger: &Ledger) {
         self.level = fed(ledger, None);
     }
@@ -236,9 +236,9 @@ impl Tables {
 
 const ONE: sublet_model::Count = sublet_model::Count::new(1);
 
-/// How scarce each model will be: the share of the demand that names it, compared with the share of
-/// free cards that this demand accepts. It counts with its fourth power, so that only a model that
-/// is about to run out is spared.
+/// The scarcity of each model to come: the share of the demand that names it, compared with the
+/// share of free cards that this demand accepts. It counts with its fourth power, so that only a
+/// model that is about to run out is spared.
 fn pressure(
     asked: &[(&PodShape, u64, u64)],
     milli: u64,
@@ -312,7 +312,7 @@ fn part(milli: u64) -> usize {
     (milli.div_ceil(10) as usize).clamp(1, PARTS)
 }
 
-/// What a policy needs to know of a node, whatever is asked for.
+/// Data of a node that a policy needs for every request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tiles {
     /// The worth of its free shares.

@@ -1,5 +1,5 @@
-//! What a node has too little of: the plugins NodeResourcesFit and NodePorts. The ledger counts
-//! what is taken.
+//! Checks the resources that a node has too little of: the plugins NodeResourcesFit and NodePorts.
+//! The ledger counts the amounts in use.
 
 use sublet_model::{Book, Claim};
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use crate::Reason;
 
-/// What a taint does.
+/// The effect of a taint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaintEffect {
     /// Keeps new pods away.
     NoSchedule,
     /// Makes the node the last choice.
     PreferNoSchedule,
-    /// Keeps pods away, and ends those that are there.
+    /// Keeps pods away, and ends the pods that are there.
     NoExecute,
 }
 
@@ -68,7 +68,7 @@ impl Toleration {
     }
 }
 
-/// How a label is compared.
+/// The comparison of a label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
     /// The label is one of these values.
@@ -85,12 +85,12 @@ pub enum Operator {
     Lt(i64),
 }
 
-/// What is required of one label.
+/// A requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requirement {
     /// The label's key.
     pub key: Arc<str>,
-    /// What is required of it.
+    /// The requirement on its value.
     pub operator: Operator,
 }
 
@@ -155,14 +155,14 @@ impl Term {
     }
 }
 
-/// What a pod requires of its node.
+/// A pod's requirements on its node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRules {
     /// The taints that it tolerates.
     pub tolerations: Vec<Toleration>,
     /// Labels that the node must have (`nodeSelector`).
     pub selector: BTreeMap<Arc<str>, Arc<str>>,
-    /// Terms of which at least one must match; `None` if there is no such requirement.
+    /// Terms, at least one of which must match; `None` if there is no such requirement.
     pub required: Option<Vec<Term>>,
     /// Terms that only order nodes, each with its weight.
     pub preferred: Vec<(u32, Term)>,
@@ -227,13 +227,13 @@ impl PodRules {
         self.tolerations.iter().any(|t| t.tolerates(taint))
     }
 
-    /// How many of the node's PreferNoSchedule taints the pod does not tolerate.
+    /// Number of the node's PreferNoSchedule taints that the pod does not tolerate.
     #[must_use]
     pub fn soft_taints(&self, node: &NodeRules) -> u32 {
         soft_taints(&node.taints, &self.tolerations)
     }
 
-    /// How much the pod prefers the node's labels.
+    /// The sum of the weights of the preferred terms that match the node.
     pub(super) fn preference(&self, node: &NodeRules) -> u64 {
         let worth = self.preferred.iter();
         let met = worth.filter(|(_, term)| term.matches(node));
@@ -241,7 +241,7 @@ impl PodRules {
     }
 }
 
-/// How many of these are PreferNoSchedule taints that no toleration covers.
+/// Number of PreferNoSchedule taints that no toleration covers.
 #[must_use]
 pub fn soft_taints(taints: &[Taint], tolerations: &[Toleration]) -> u32 {
     let minded = |taint: &&Taint| {

@@ -72,7 +72,7 @@ fn amounts(requested: Host, capacity: Host) -> Amounts {
     ]
 }
 
-/// The mean of what is left of CPU and memory, in percent.
+/// The mean of the free CPU and the free memory, in percent.
 fn least_allocated(amounts: Amounts) -> u64 {
     let there = amounts.iter().filter(|(_, capacity)| *capacity > 0);
     let count = there.clone().count() as u64;

@@ -1,5 +1,5 @@
-//! Which node the stock scheduler takes. The extender's filter and scores are called as in a
-//! cluster, and the stock scheduler's own scores are added.
+//! Chooses the node that the stock scheduler would take. The extender's filter and scores are
+//! called as in a cluster, and the stock scheduler's own scores are added.
 
 use sublet_model::{Claim, NodeIdx, PodUid, Time};
 
@@ -16,9 +16,9 @@ const STEP: u64 = 100;
 pub struct Waiting<'a> {
     /// Its UID.
     pub uid: &'a PodUid,
-    /// What it asks for.
+    /// The pod's claim.
     pub claim: &'a Claim,
-    /// What it requires of its node.
+    /// The pod's requirements on its node.
     pub rules: &'a PodRules,
     /// Does the extender let all nodes pass that can take the pod, instead of the best few? It does
     /// so for a pod that has soft wishes of its own, or that was tried before.

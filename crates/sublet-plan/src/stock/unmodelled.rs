@@ -1,5 +1,5 @@
-//! What the stock scheduler checks and `stock` does not. A pod with such a requirement may or may
-//! not get a place: that cannot be known here, so it is never promised one.
+//! Checks of the stock scheduler that are not in `stock`. A pod with such a requirement may or may
+//! not get a place. That cannot be known here, so it is never promised one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use sublet_model::PodKey;
 
 use super::Requirement;
 
-/// Why a pod's place cannot be promised.
+/// Reason why a pod's place cannot be promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unmodelled {
     /// It must be near other pods.
@@ -62,7 +62,7 @@ impl fmt::Display for Unmodelled {
 pub struct PodTerm {
     /// The namespaces of these pods; `None` for any namespace.
     pub namespaces: Option<Vec<Arc<str>>>,
-    /// What is required of their labels; `None` if the term selects no pod.
+    /// Requirements on their labels; `None` if the term selects no pod.
     pub labels: Option<Vec<Requirement>>,
 }
 

@@ -1,4 +1,4 @@
-//! What every grant must be, whatever came before it.
+//! The rules that every grant must obey, whatever came before it.
 
 use std::collections::BTreeSet;
 

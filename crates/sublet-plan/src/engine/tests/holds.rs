@@ -1,5 +1,5 @@
-//! Soft holds: they order choices, refuse nothing, and what a pod was filtered for is what it gets
-//! when it is bound, if that is still free.
+//! Soft holds: they order choices and refuse nothing. A pod gets the place that it was filtered for
+//! when it is bound, if the place is still free.
 
 use sublet_model::{NodeIdx, Time};
 

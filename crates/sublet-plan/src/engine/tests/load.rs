@@ -1,5 +1,5 @@
-//! Where opportunistic pods go: to the card with the least use, measured or guessed. Guaranteed
-//! pods go where they go without any of this.
+//! Opportunistic pods go to the card with the least use, measured or guessed. Guaranteed pods go to
+//! the same card with or without these figures.
 
 use sublet_model::{NodeFacts, Time};
 

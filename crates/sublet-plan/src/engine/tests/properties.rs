@@ -1,5 +1,5 @@
-//! What holds after any sequence of events: nothing leaks, nothing is granted twice, and the same
-//! events give the same answers. These tests do not say which choice is good.
+//! Properties that hold after any sequence of events: nothing leaks, nothing is granted twice, and
+//! the same events give the same answers. These tests do not say which choice is good.
 
 use std::collections::BTreeSet;
 

@@ -72,7 +72,7 @@ fn history() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {
     prop::collection::vec((0..CLAIMS.len(), 0..24usize, 0..4u8), 0..16)
 }
 
-/// What a node's agent has measured: on each node some cards have no figure.
+/// Measurements of a node's agent: on each node some cards have no figure.
 fn measured_on(number: usize, cards: usize) -> BTreeMap<GpuIndex, MeasuredUse> {
     let said = (0..cards).filter(|card| !(number + card).is_multiple_of(3));
     let each = said.map(|card| {

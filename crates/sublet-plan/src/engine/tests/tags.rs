@@ -1,4 +1,4 @@
-//! Affinity, anti-affinity and exclusion tags: who is with whom on a card.
+//! Affinity, anti-affinity and exclusion tags: they decide which pods share a card.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use sublet_model::{Book, CardTags, Entry, Grant, Ledger};
 
 use crate::script::check;
 
-/// The tags of a new entry on the card at `at` allow it beside those that were there.
+/// Checks that the tags of a new entry on the card at `at` allow the entries that were there.
 pub(super) fn check_tags(entry: &Entry, at: usize, book: &Book, before: &Ledger) {
     let inventory = &book.facts().unwrap().inventory;
     let is_here = |grant: &Grant| inventory.position(&grant.card) == Some(at);

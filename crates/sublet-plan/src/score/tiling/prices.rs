@@ -13,14 +13,14 @@
 /// Shares are counted in hundredths of a card.
 pub(super) const PARTS: usize = 100;
 
-/// How often a card is filled. Half or double the number changes no result by more than 0.01 points
-/// on openb's default list.
+/// Number of times that a card is filled. Half or double the number changes no result by more than
+/// 0.01 points on openb's default list.
 const ROUNDS: usize = 1500;
 
 /// The first quarter of the rounds does not count: the prices still depend on the initial ones.
 const WARM_UP: usize = ROUNDS / 4;
 
-/// How much the price of a share that was used falls in a round.
+/// Rate at which the price of a used share falls in a round.
 const RATE: f64 = 0.1;
 
 /// The lowest price, relative to the largest.

@@ -1,4 +1,4 @@
-//! Which resource is short, with its numbers; and that no node ever gives more than it has.
+//! Tests of the short resource, with its numbers, and that no node ever gives more than it has.
 
 use std::sync::Arc;
 

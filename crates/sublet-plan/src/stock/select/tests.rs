@@ -1,4 +1,4 @@
-//! Which node is taken when the extender's steps and the stock scheduler's scores disagree.
+//! Tests of the node taken when the extender's steps and the stock scheduler's scores disagree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
