@@ -1,10 +1,10 @@
-//! What becomes of a pod that is created: a pure function from pod, namespace and configuration to
-//! a patch, or to a refusal that names the field.
+//! Decides about a pod that is created: a pure function from pod, namespace and configuration to a
+//! patch, or to a refusal that names the field.
 //!
 //! It only fills in what a user could have written: the scheduler's name, slots, the amounts of a
-//! flavor, the queue's gate, and a variable that carries the allocation. What a pod says for itself is never changed, but a variable under
-//! our own name. A pod for a scheduler that does not ask Sublet is left alone. Applied twice, the
-//! second time changes nothing.
+//! flavor, the queue's gate, and a variable that carries the allocation. It never changes a field
+//! that the pod sets, except a variable under our own name. A pod for a scheduler that does not ask
+//! Sublet is left alone. Applied twice, the second time changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,20 +23,20 @@ use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
 
 use crate::flavors::{FlavorError, KnownFlavors, expand};
 
-/// Where a container finds its allocation.
+/// Field in which a container finds its allocation.
 const ALLOCATION_FIELD: &str = "metadata.annotations['sublet.dev/allocation']";
 
-/// What the webhook does, as the operator wants it.
+/// The webhook's settings, as the operator wants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AdmissionRules {
-    /// What one `aliyun.com/gpu-mem` is.
+    /// Amount that one `aliyun.com/gpu-mem` stands for.
     pub(crate) unit: Unit,
     /// The schedulers that ask Sublet. The first is the one that people are told of.
     pub(crate) schedulers: Vec<String>,
     /// The scheduler of GPU pods that name none, where their namespace does not say it.
     pub(crate) assign: Option<String>,
-    /// Whether containers that ask by units of memory get slots, where their namespace does not say
-    /// it. Those whose way of asking always needs a slot get one in any case.
+    /// Whether containers that ask by units of memory get slots, unless their namespace says it. A
+    /// container that always needs a slot gets one in any case.
     pub(crate) slots: bool,
     /// Whether jobs queue.
     pub(crate) queue: bool,
@@ -45,19 +45,19 @@ pub(crate) struct AdmissionRules {
 /// The answer for a pod that may be created.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Admitted {
-    /// What is changed; often nothing.
+    /// Changes to the pod; often none.
     pub(crate) patch: Patch,
-    /// What whoever creates it should know.
+    /// Warnings for the client that creates the pod.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Why a pod is not admitted.
+/// Reason why a pod is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdmissionError {
     /// The object is no pod.
     #[error("the pod cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// Something between the pod and what is added to it is of another kind than in a pod.
+    /// A parent of an added field is of another kind than in a pod.
     #[error("the pod cannot be changed: {0}")]
     Unfit(#[from] json_patch::PatchError),
     /// It asks for GPUs in a way that cannot be served: the words are those of the scheduler.
@@ -117,7 +117,7 @@ impl<'a> SentPod<'a> {
 /// Decides about a pod of our own making, as [`admit_sent`] does.
 ///
 /// # Errors
-/// It cannot be read, or what it asks cannot be served.
+/// The pod cannot be read, or its request cannot be served.
 pub(crate) fn admit(
     object: &Value,
     labels: &BTreeMap<String, String>,
@@ -128,11 +128,10 @@ pub(crate) fn admit(
     admit_sent(&sent, labels, flavors, rules)
 }
 
-/// Decides about a pod; `labels` are its namespace's, and `flavors` those that there are, if they
-/// are known.
+/// Decides about a pod. `labels` are its namespace's; `flavors` are all flavors, if they are known.
 ///
 /// # Errors
-/// It cannot be read, or what it asks cannot be served.
+/// The pod cannot be read, or its request cannot be served.
 pub(crate) fn admit_sent(
     SentPod { pod, sent }: &SentPod<'_>,
     labels: &BTreeMap<String, String>,
@@ -191,10 +190,10 @@ pub(crate) fn admit_sent(
     Ok(admitted)
 }
 
-/// How nodes advertise memory to pods of a namespace with these labels.
+/// Returns the way in which nodes advertise memory to pods of a namespace with these labels.
 ///
 /// # Errors
-/// Its label says neither; what to tell people.
+/// The label has another value than `true` and `false`: a text for people.
 fn advertise(
     labels: &BTreeMap<String, String>,
     rules: &AdmissionRules,
@@ -210,7 +209,7 @@ fn advertise(
     }
 }
 
-/// How nodes advertise memory to pods whose namespace does not say it.
+/// The way in which nodes advertise memory to pods of a namespace without the label.
 fn of_all(rules: &AdmissionRules) -> Advertise {
     match rules.slots {
         true => Advertise::Slots,
@@ -261,7 +260,7 @@ fn scheduler(
     scheduler.to_owned()
 }
 
-/// What puts the queue's gate on a pod.
+/// The patch that puts the queue's gate on a pod.
 fn gate(pod: &Pod) -> PatchOperation {
     let gate = json!({ "name": keys::QUEUE_GATE });
     match pod.spec.scheduling_gates.is_empty() {
@@ -309,7 +308,7 @@ struct FieldSource {
     field_path: String,
 }
 
-/// What each container of a claim needs beside its request.
+/// Adds the fields that each container of a claim needs beside its request.
 fn equip(
     pod: &Pod,
     variables: &Variables,
@@ -356,8 +355,8 @@ fn equip(
     }
 }
 
-/// Where below `env` the variable with the allocation is missing, and what to add there. Of several
-/// under one name the last one counts.
+/// The path below `env` where the variable with the allocation is missing, and the value to add. Of
+/// several variables under one name the last one counts.
 fn allocation_variable(env: &[Variable]) -> Option<(Vec<&'static str>, Value)> {
     let mut named = env.iter().rev();
     let last = named.find(|variable| variable.name == keys::ALLOCATION_VARIABLE);

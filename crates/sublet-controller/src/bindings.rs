@@ -1,9 +1,9 @@
-//! Whether a Binding is let through: a GPU pod that a stranger binds to a node with our agent gets
-//! no card there and fails, so whoever binds it is told so at once.
+//! Decides whether a Binding is let through. A GPU pod that a stranger binds to a node with our
+//! agent gets no card there and fails, so the client that binds it is told at once.
 //!
-//! Pure: who binds, the pod and the node in; a refusal with its cure out. The agent refuses such a
-//! pod in any case, so a Binding that nobody could look at is let through. Pods of no GPU, nodes
-//! without our agent, and Bindings of our own scheduler are never held up.
+//! Pure: the user, the pod and the node go in; a refusal with its cure comes out. The agent refuses
+//! such a pod in any case, so a Binding whose pod or node cannot be read is let through. Pods
+//! without a GPU, nodes without our agent, and Bindings of our own scheduler are never held up.
 
 use serde::Deserialize;
 use sublet_api::dialect::{ClaimError, claim_of};
@@ -13,10 +13,10 @@ use sublet_model::{NodeName, PodKey, Unit};
 
 use crate::review::Review;
 
-/// Who may bind GPU pods, as the operator wants it.
+/// The clients that may bind GPU pods, as the operator wants it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindingRules {
-    /// What one `aliyun.com/gpu-mem` is.
+    /// Amount that one `aliyun.com/gpu-mem` stands for.
     pub(crate) unit: Unit,
     /// The schedulers that ask Sublet. The first is the one that people are told of.
     pub(crate) schedulers: Vec<String>,
@@ -24,18 +24,18 @@ pub(crate) struct BindingRules {
     pub(crate) account: String,
 }
 
-/// A Binding by somebody who is not our extender.
+/// A Binding by another client than our extender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StrangersBinding {
     /// The pod.
     pub(crate) pod: PodKey,
-    /// Where it is to go.
+    /// Node that it binds the pod to.
     pub(crate) node: NodeName,
-    /// Who wants that.
+    /// User that sends it.
     pub(crate) user: String,
 }
 
-/// Why a Binding is refused.
+/// Reason why a Binding is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindingRefusal {
     /// Nobody has chosen a card.
@@ -135,7 +135,7 @@ pub(crate) fn judge(
     }
 }
 
-/// What to do about it. A pod that is there cannot get another scheduler.
+/// The advice to the user. A pod that exists cannot get another scheduler.
 fn cure(pod: &Pod, rules: &BindingRules) -> String {
     let named = scheduler_of(pod);
     if rules.schedulers.iter().any(|one| one == named) {

@@ -1,4 +1,4 @@
-//! What becomes of a pod that asks for a flavor: it asks for amounts, in the `sublet` dialect.
+//! Rewrites a pod that asks for a flavor: it then asks for amounts, in the `sublet` dialect.
 //!
 //! Pure. It never changes an amount that a pod says for itself: a pod that asks for a flavor and
 //! for amounts is refused.
@@ -14,13 +14,13 @@ use sublet_api::{FlavorSpec, flavor_of};
 
 use crate::admission::add;
 
-/// What stands for the flavor of the namespace.
+/// Name of the flavor that is the namespace's default.
 const DEFAULT: &str = "default";
 
 /// Flavors by name.
 pub(crate) type KnownFlavors = BTreeMap<String, FlavorSpec>;
 
-/// Why a flavor does not become amounts.
+/// Reason why a flavor does not become amounts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FlavorError {
     /// There is none of that name. The others.
@@ -64,7 +64,7 @@ fn there_are(known: &[String]) -> String {
     }
 }
 
-/// Whose flavor a pod gets, and where that is said. `labels`: its namespace's.
+/// The flavor that a pod gets, and the place that names it. `labels`: its namespace's.
 ///
 /// # Errors
 /// Label and annotation differ, or there is no default.
@@ -96,10 +96,10 @@ fn asks_for_slot(container: &Container) -> bool {
     container.resources.asked(keys::GPU_SLOT).is_some()
 }
 
-/// What makes the pod ask for its flavor's amounts; nothing where it asks for no flavor.
+/// The patch that makes the pod ask for its flavor's amounts; empty if it asks for no flavor.
 ///
 /// # Errors
-/// There is no such flavor, or the pod asks for something else too.
+/// There is no such flavor, or the pod also asks for something else.
 pub(crate) fn expand(
     pod: &Pod,
     labels: &BTreeMap<String, String>,

@@ -1,4 +1,5 @@
-//! How webhooks are called, and whom their callers trust: read from webhook configurations.
+//! Addresses at which webhooks are called, and authorities that their callers trust: read from
+//! webhook configurations.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

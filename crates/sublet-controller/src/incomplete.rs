@@ -1,16 +1,17 @@
-//! The controller of pods that nobody completed when they were created: the webhook was away, and the
-//! API server lets nobody add later what they lack, such as the slot. They wait for ever.
+//! The controller of pods that lack fields, because the webhook was away when they were created.
+//! The API server lets nobody add these fields later, such as the slot, so the pods wait for ever.
 //!
-//! A pod that a ReplicaSet or the like makes anew is deleted, as long as it has no node: the next one
-//! goes through the webhook. It is deleted once. If that one lacks the same, the webhook is still
-//! away, and it stays: an event on the owner notes up to which age its pods were made anew, before
-//! the first of them goes. Only a complete pod that is younger shows that the webhook has answered
-//! since, and lets that age grow. All ages are by the API server's clock, so no restart, second
-//! leader or wrong clock begins a loop.
+//! A pod with an owner that makes it anew (a ReplicaSet or the like) is deleted, as long as it has
+//! no node: the next pod goes through the webhook. This happens once. If the next pod lacks the
+//! same field, the webhook is still away, and that pod stays: an event on the owner notes up to
+//! which age its pods were made anew, before the first of them goes. Only a younger, complete pod
+//! shows that the webhook has answered since, and lets that age grow. All ages are by the API
+//! server's clock, so no restart, second leader or wrong clock begins a loop.
 //!
-//! A Job counts a deleted pod as a failure, and nobody makes a lone pod anew: an event on those says
-//! what to do. It never deletes a pod that has a node, nor one of the system's namespaces; a policy
-//! of the API server holds whoever has its token to the same (`34-controller-policy.yaml`).
+//! A Job counts a deleted pod as a failure, and nobody makes a lone pod anew: an event on such pods
+//! says what to do. The controller never deletes a pod that has a node, nor a pod of a system
+//! namespace. A policy of the API server holds every holder of its token to the same
+//! (`34-controller-policy.yaml`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +37,8 @@ use crate::flavors::FlavorError;
 use crate::known::Known;
 use crate::shell::{Control, Decision};
 
-/// How long this process must lead, and a pod must be there, before anything is deleted: by then API
-/// servers reach the webhook again, if it is there at all.
+/// Time that this process must lead, and that a pod must exist, before anything is deleted. By then
+/// API servers reach the webhook again, if it is there at all.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// When a pod that stays is looked at again. Events are forgotten after an hour, and what one notes
@@ -50,24 +51,24 @@ const MADE_ANEW: &str = "IncompletePodsMadeAnew";
 /// The controller of incomplete pods.
 #[derive(Debug, Clone)]
 pub(crate) struct IncompletePods {
-    /// How pods are admitted.
+    /// The rules of admission.
     pub(crate) rules: AdmissionRules,
     /// Namespaces and flavors.
     pub(crate) known: Known,
-    /// Its own namespace, of which the webhook is not asked.
+    /// The controller's own namespace; the webhook is not asked about its pods.
     pub(crate) namespace: String,
     /// `None` as long as no webhook can answer.
     pub(crate) certificate: watch::Receiver<Option<Arc<ServerConfig>>>,
 }
 
-/// What a decision looks at beside the pod.
+/// Data for a decision, beside the pod.
 pub(crate) struct IncompleteCaches {
     client: Client,
     waiting: Store<PodWire>,
     begun: Timestamp,
 }
 
-/// What there is to see of a pod.
+/// The view of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IncompleteSight {
     /// It lacks nothing, or is none of ours.
@@ -85,7 +86,7 @@ pub(crate) enum IncompleteSight {
     },
 }
 
-/// Who makes a pod anew.
+/// The owner that makes a pod anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remaker {
     owner: OwnerReference,
@@ -93,8 +94,8 @@ pub(crate) struct Remaker {
     youngest: Timestamp,
     /// Its pods that are not younger were made anew.
     noted: Option<Timestamp>,
-    /// When the youngest of its pods was created that is complete. Nobody looks where the pod is not
-    /// younger than what is noted.
+    /// When the youngest of its complete pods was created. Not read if the pod is not younger than
+    /// the noted age.
     completed: Option<Timestamp>,
 }
 
@@ -217,7 +218,7 @@ impl IncompletePods {
         )
     }
 
-    /// What there is to see of a pod's owner.
+    /// The view of a pod's owner.
     async fn remaker(
         &self,
         caches: &IncompleteCaches,
@@ -271,7 +272,7 @@ fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_deref()?.parse().ok()
 }
 
-/// What an event notes.
+/// The time that an event notes.
 fn until(event: &Value) -> Option<Timestamp> {
     let text = &event["metadata"]["annotations"][keys::MADE_ANEW_UNTIL];
     text.as_str()?.parse().ok()

@@ -8,9 +8,10 @@
 //! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
 //! replaced, and a configuration patched, only in the version that was seen.
 //!
-//! A bundle is written by a patch of positions, never by server-side apply: whoever applies owns the
-//! webhooks that it names. Of one that helm takes away then stays a torso, which the API server
-//! refuses, and the upgrade fails. What an earlier version owns by apply is given up here.
+//! A bundle is written by a patch of positions, never by server-side apply: a client that applies
+//! owns the webhooks that it names. If helm then takes such a webhook away, a torso remains, which
+//! the API server refuses, and the upgrade fails. Fields that an earlier version owns by apply are
+//! given up here.
 
 #[cfg(test)]
 mod tests;
@@ -49,13 +50,13 @@ pub(crate) struct CertificateKeeper {
     pub(crate) namespace: String,
     /// The name of the Secret.
     pub(crate) secret: String,
-    /// How long a certificate is good for.
+    /// Lifetime of a certificate.
     pub(crate) validity: Duration,
 }
 
 impl CertificateKeeper {
-    /// How long API servers and replicas may take to hear of a change. Their watches take about a
-    /// second; certificates that are good for minutes belong to tests.
+    /// Time that API servers and replicas may take to hear of a change. Their watches take about a
+    /// second. Certificates with a lifetime of minutes belong to tests.
     fn settle(&self) -> Duration {
         Duration::from_secs(60).min(self.validity / 6)
     }
@@ -75,12 +76,12 @@ fn named(name: &str) -> watcher::Config {
     watcher::Config::default().fields(&format!("metadata.name={name}"))
 }
 
-/// What there is of the Secret.
+/// The view of the Secret.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SecretSight {
-    /// What to write to, or why nothing can be written.
+    /// The Secret to write to, or the reason why nothing can be written.
     pub(crate) room: Result<Box<ObjectMeta>, NoRoom>,
-    /// What is in it, if that can be read and served.
+    /// The Secret's content, if it can be read and served.
     pub(crate) stored: Option<Box<Stored>>,
 }
 
@@ -103,11 +104,11 @@ impl SecretSight {
     }
 }
 
-/// When to look again at a Secret that cannot be written, though nothing has changed: the log then
-/// says again what is to be done.
+/// Pause before another look at a Secret that cannot be written, though nothing has changed. The
+/// log then repeats what the operator must do.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
 
-/// What a decision about certificates looks at.
+/// Data for a decision about certificates.
 #[derive(Debug)]
 pub(crate) struct CertificateSight {
     /// The Secret.
@@ -118,7 +119,7 @@ pub(crate) struct CertificateSight {
     pub(crate) fresh: Option<Credential>,
 }
 
-/// What a decision looks at beside the configuration for pods.
+/// Data for a decision, beside the configuration for pods.
 pub(crate) struct CertificateCaches {
     secrets: Store<Secret>,
     bindings: Store<ValidatingWebhookConfiguration>,
@@ -221,7 +222,7 @@ impl Control for CertificateKeeper {
     }
 }
 
-/// How all webhooks of these configurations are called.
+/// The client configurations of all webhooks in these configurations.
 fn called<'a>(
     configuration: &'a MutatingWebhookConfiguration,
     bindings: Option<&'a ValidatingWebhookConfiguration>,

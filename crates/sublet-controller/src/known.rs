@@ -1,7 +1,7 @@
-//! What is known of the cluster when an object is judged: labels of namespaces, flavors, quotas.
+//! The facts about the cluster that judge an object: labels of namespaces, flavors, quotas.
 //!
 //! Watches keep all, on every replica. A namespace or a flavor may be as new as the pod that needs
-//! it, so whoever asks waits a little; after that it is taken for absent.
+//! it, so a caller waits a little; after that it is taken for absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tokio::sync::watch;
 use crate::flavors::KnownFlavors;
 use crate::quotas::KnownQuotas;
 
-/// How long a pod waits for its namespace to be seen, and for its flavor.
+/// Longest time that a pod waits for its namespace and its flavor to be seen.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// What watches keep.
+/// The facts that watches keep.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
-    /// Those labels that count here; `None` until all namespaces are known.
+    /// Labels of namespaces that count here; `None` until all namespaces are known.
     pub(crate) namespaces: watch::Receiver<Option<NamespaceLabels>>,
     /// `None` until all flavors are known.
     pub(crate) flavors: watch::Receiver<Option<KnownFlavors>>,
@@ -112,7 +112,7 @@ pub(crate) async fn follow_quotas<E: std::fmt::Display>(
     follow(changes, known, entry).await;
 }
 
-/// Keeps something of each object known, by its name. `entry`: the name and what is kept.
+/// Keeps data of each object known, by its name. `entry`: the name and the data.
 async fn follow<K: Ord, O, T, E: std::fmt::Display>(
     changes: impl Stream<Item = Result<Change<O>, E>>,
     known: watch::Sender<Option<BTreeMap<K, T>>>,

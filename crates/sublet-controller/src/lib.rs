@@ -1,8 +1,8 @@
-//! `sublet controller`: the webhooks for pods that are created and for Bindings, and what looks
-//! after objects of the cluster.
+//! `sublet controller`: the webhooks for created pods and for Bindings, and the controllers of
+//! objects of the cluster.
 //!
-//! The webhooks answer on every replica; whatever writes runs on the leader alone. All state is in
-//! the API server. It never binds a pod and never speaks to a node.
+//! The webhooks answer on every replica; all writers run on the leader alone. All state is in the
+//! API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
 //! known, review, webhook, listener; event, pace, preemptor, incomplete, share_pods, queue.
@@ -85,18 +85,19 @@ pub struct Args {
     /// Address for the API server's calls, over HTTPS
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
     listen: SocketAddr,
-    /// Authorities, as PEM, one of which must have signed the certificate that a caller of --listen
-    /// shows; for API servers that show one (a kubeconfig of --admission-control-config-file). Not
-    /// the cluster's own authority, which signs for its users too [default: everybody is answered]
+    /// Authorities (PEM) for the certificates of callers of --listen; one of them must have signed
+    /// the caller's certificate. For API servers that show one (a kubeconfig of
+    /// --admission-control-config-file). Not the cluster's own authority, which signs for its users
+    /// too [default: everybody is answered]
     #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:39996")]
     health_listen: SocketAddr,
-    /// How to reach the API server [default: as kubectl does, or the pod's account]
+    /// Kubeconfig for the API server [default: as kubectl does, or the pod's account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Where its Lease and its Secret are
+    /// Namespace of its Lease and its Secret
     #[arg(long, value_name = "NAMESPACE", default_value = "sublet-system")]
     namespace: String,
     /// The MutatingWebhookConfiguration that calls it
@@ -105,35 +106,35 @@ pub struct Args {
     /// The ValidatingWebhookConfiguration that calls it about Bindings
     #[arg(long, value_name = "NAME", default_value = "sublet-bindings")]
     binding_configuration: String,
-    /// The user as which the extender binds. GPU pods that others bind to nodes with Sublet's agent
-    /// are refused
+    /// User that the extender binds as. GPU pods that others bind to nodes with Sublet's agent are
+    /// refused
     #[arg(
         long,
         value_name = "USER",
         default_value = "system:serviceaccount:sublet-system:sublet-scheduler"
     )]
     scheduler_account: String,
-    /// What one aliyun.com/gpu-mem is
+    /// Unit of aliyun.com/gpu-mem
     #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
     memory_unit: String,
     /// A scheduler that asks Sublet, as the extender's flag; can be given several times. Pods of
     /// other schedulers are left alone
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
     scheduler_name: Vec<String>,
-    /// The scheduler that GPU pods get which name none. A namespace's label
-    /// sublet.dev/assign-scheduler wins over it [default: pods stay as they are]
+    /// Scheduler for GPU pods that name none. A namespace's label sublet.dev/assign-scheduler wins
+    /// over it [default: pods stay as they are]
     #[arg(long, value_name = "NAME")]
     assign_scheduler: Option<String>,
-    /// Give containers that ask for aliyun.com/gpu-mem the resource sublet.dev/gpu-slot. Only where
-    /// all nodes hand out memory by slots: others cannot take such a pod. A namespace's label
-    /// sublet.dev/add-slots wins over it. Ways of asking that always need a slot get one in any
-    /// case
+    /// Give containers that ask for aliyun.com/gpu-mem the resource sublet.dev/gpu-slot. Use it
+    /// only if all nodes hand out memory by slots: other nodes cannot take such a pod. A
+    /// namespace's label sublet.dev/add-slots wins over it. Containers that always need a slot get
+    /// one in any case
     #[arg(long)]
     add_slots: bool,
     /// Make no pods of SharePods. The controller then needs no right to create pods
     #[arg(long)]
     no_share_pods: bool,
-    /// Jobs queue, by quotas and in groups that start together: pods that belong to a group, name a
+    /// Queue jobs, by quotas and in groups that start together: pods that belong to a group, name a
     /// quota, or are in a namespace with the label sublet.dev/queue=enabled. The extender needs the
     /// same flag
     #[arg(long)]
@@ -143,11 +144,11 @@ pub struct Args {
         help = Policy::help("How the queue chooses among places that fit. Give it what the extender has")
     )]
     policy: Policy,
-    /// How many requests a second the queue writes with at most, events among them [default: as many
-    /// as the API server answers]
+    /// Most requests that the queue writes per second, events included [default: as many as the API
+    /// server answers]
     #[arg(long, value_name = "N", requires = "queue")]
     writes_per_second: Option<NonZeroU32>,
-    /// How long a certificate is good for; it is renewed when a third of that is left
+    /// Lifetime of a certificate; it is renewed when a third of that is left
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = validity)]
     certificate_validity: Duration,
 }

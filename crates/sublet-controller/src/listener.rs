@@ -1,4 +1,4 @@
-//! HTTPS for the API server: what is taken from it, and whom else the webhooks answer.
+//! HTTPS for the API server: the limits on its calls, and the other clients that are answered.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use rustls::server::danger::ClientCertVerifier;
 use sublet_listener::{Ending, Limits};
 use sublet_replicas::credentials::verifier;
 
-/// What is taken from API servers.
+/// Limits on the calls of API servers.
 ///
-/// An API server speaks HTTP/1.1 to webhooks, so each call under way has a connection; it has at most
-/// 600 calls of all kinds under way (400 and 200, its flags' defaults), keeps 25 connections for its
-/// next calls, and closes the others at once. So a burst beyond the limit waits in the kernel for some
-/// milliseconds, and is not refused. What is held are bodies and what they become: the controller's
-/// memory is limited, and another 64 MiB must fit beside what a leader of a large cluster knows.
+/// An API server speaks HTTP/1.1 to webhooks, so each call under way has a connection. It has at
+/// most 600 calls of all kinds under way (400 and 200, its flags' defaults), keeps 25 connections
+/// for its next calls, and closes the others at once. So a burst beyond the limit waits in the
+/// kernel for some milliseconds, and is not refused. Memory is held by bodies and by the values
+/// parsed from them: the controller's memory is limited, and another 64 MiB must fit beside the
+/// data of a leader of a large cluster.
 pub(crate) const CALLS: Limits = Limits {
     name: "webhook",
     connections: 512,
@@ -30,16 +31,16 @@ pub(crate) const CALLS: Limits = Limits {
 /// may have the object twice.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// How the controller ends: endpoints of a Service change within a second or two.
+/// The order of the controller's end: endpoints of a Service change within a second or two.
 pub(crate) const ENDING: Ending = Ending {
     farewell: Duration::from_secs(5),
     drain: Duration::from_secs(10),
 };
 
-/// What a body takes as `serde_json::Value`: an object of one field 632 bytes and its share of a
-/// larger one, an element of a list up to 64, and each key and text is an allocation. Counted by
-/// punctuation, also of texts, so it is rather too much: 8 MiB of `{"":0},` would be more than 700 MiB,
-/// and a review of a usual pod counts half of one.
+/// The memory that a body takes as `serde_json::Value`: an object of one field 632 bytes and its
+/// share of a larger one, an element of a list up to 64, and each key and text is an allocation.
+/// Counted by punctuation, also of texts, so it is rather too much: 8 MiB of `{"":0},` would be
+/// more than 700 MiB, and a review of a usual pod counts half of one.
 pub(crate) fn weigh(body: &[u8]) -> usize {
     let parts = body.iter().map(|byte| match byte {
         b'{' => 700,
@@ -49,7 +50,7 @@ pub(crate) fn weigh(body: &[u8]) -> usize {
     parts.sum()
 }
 
-/// Whom the webhooks answer: who shows a certificate of these authorities.
+/// The clients that the webhooks answer: those with a certificate of these authorities.
 ///
 /// # Errors
 /// No such file, or one without a certificate.

@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep_until};
 /// clients, whose burst is twice their rate.
 const SAVED_S: u32 = 2;
 
-/// Who only tells lets others go first for so long.
+/// Longest time that an event or a status gives way to other writes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Turns in even distances, for all who write.
+/// Turns in even distances, for all writers.
 #[derive(Debug)]
 pub(crate) struct Pace {
     gap: Duration,
@@ -29,7 +29,7 @@ impl Pace {
         }
     }
 
-    /// Waits for a turn. Who came first goes first.
+    /// Waits for a turn, first come first served.
     pub(crate) async fn turn(&self) {
         sleep_until(self.take(Instant::now())).await;
     }
@@ -54,7 +54,7 @@ impl Pace {
         (next > now).then_some(next)
     }
 
-    /// When the turn of one is who comes now.
+    /// Takes the next turn; returns its time.
     fn take(&self, now: Instant) -> Instant {
         let saved = Duration::from_secs(SAVED_S.into());
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,14 @@
-//! The controller that evicts pods where the stock scheduler cannot see that it must.
+//! The controller that evicts pods in cases that the stock scheduler cannot see.
 //!
-//! The stock scheduler counts sums. A pod that asks 14,000 MiB of one card waits for ever where two
-//! cards have 7,000 MiB free each: the sum is there, so it evicts nobody. For such a pod this
-//! controller looks card by card whose eviction helps (`sublet_plan::Rescue`), and makes room in
-//! steps, each a write that can be done twice: it notes on the pod who goes, asks them to go by the
-//! Eviction API, and nominates the node. The note comes first and is never written again, so a
-//! leader that takes over goes on with the same victims, and one request evicts once. The extender
-//! reads the note too, and keeps the room. If jobs queue, its ledger has their plans, and members
-//! of groups are the queue's alone: evictions for them go by quotas.
+//! The stock scheduler counts sums. Suppose that a pod asks 14,000 MiB of one card, and two cards
+//! have 7,000 MiB free each. The sum is there, so the stock scheduler evicts nobody, and the pod
+//! waits for ever. For such a pod this controller searches card by card for evictions that help
+//! (`sublet_plan::Rescue`). It makes room in steps, and each step is a write that can be done
+//! twice: it notes the victims on the pod, asks them to go by the Eviction API, and nominates the
+//! node. The note comes first and is never written again, so a leader that takes over goes on with
+//! the same victims, and one request evicts once. The extender reads the note too, and keeps the
+//! room. If jobs queue, its ledger has their plans, and members of groups are the queue's alone:
+//! evictions for them go by quotas.
 //!
 //! The stock scheduler has the first try: it says `Unschedulable` after its own preemption, and
 //! nominates in the same write.
@@ -38,7 +39,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 pub(crate) struct Preemptor {
     /// The schedulers that ask Sublet.
     pub(crate) schedulers: Vec<String>,
-    /// What one aliyun.com/gpu-mem is.
+    /// Amount that one aliyun.com/gpu-mem stands for.
     pub(crate) unit: Unit,
     /// Jobs queue.
     pub(crate) queue: bool,
@@ -47,7 +48,7 @@ pub(crate) struct Preemptor {
 }
 
 impl Preemptor {
-    /// Does this pod wait although its scheduler has done what it can?
+    /// Does this pod still wait after its scheduler has done all it can?
     fn concerns(&self, pod: &Pod) -> bool {
         is_unschedulable(pod)
             && self.schedulers.iter().any(|one| one == scheduler_of(pod))
@@ -126,7 +127,7 @@ fn address_of(pod: &Pod) -> ObjectAddress {
     address(&pod.metadata.namespace, &pod.metadata.name)
 }
 
-/// Notes on the pod, as it was seen, who goes for it.
+/// Notes the victims on the pod, in the version that was seen.
 fn noted(pod: &Pod, decided: &Preempting) -> Write {
     Write {
         to: address_of(pod),

@@ -1,8 +1,8 @@
 //! May this ElasticQuota be as it is, beside the others? Pure; the words name the field.
 //!
-//! What one object says wrong by itself the API server refuses by the definition's rules. Here is
-//! what needs the others: a parent that is there, minima that fit into the parent's, one tree. The
-//! rules are Koordinator's. Quotas of scheduler-plugins have no tree and always pass.
+//! The API server refuses, by the definition's rules, what one object says wrong by itself. The
+//! rules here need the others: a parent that is there, minima that fit into the parent's, one tree.
+//! They are Koordinator's. Quotas of scheduler-plugins have no tree and always pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const ROOT: &str = "koordinator-root-quota";
 /// All of Koordinator's quotas, by namespace and name.
 pub(crate) type KnownQuotas = BTreeMap<(String, String), ElasticQuota>;
 
-/// What is to become of a quota.
+/// A change of a quota.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum QuotaChange<'a> {
     /// It comes, or is to be so.
@@ -27,7 +27,7 @@ pub(crate) enum QuotaChange<'a> {
 /// Judges a change; `known` may still have the quota as it was.
 ///
 /// # Errors
-/// What is wrong, with the field and what to do.
+/// The fault, with the field and the cure.
 pub(crate) fn judge_quota(change: QuotaChange, known: &KnownQuotas) -> Result<(), String> {
     let (QuotaChange::Set(quota) | QuotaChange::Gone(quota)) = change;
     if quota.is_of_plugins() {

@@ -1,18 +1,18 @@
 //! An AdmissionReview, as much of it as the webhooks read.
 //!
-//! The object stays text, borrowed from the body, until whoever asks for it says which fields count:
-//! a tree of JSON, as kube's own type makes, took most of a call. Answers are kube's.
+//! The object stays text, borrowed from the body, until the caller says which fields count: a tree
+//! of JSON, as kube's own type makes, took most of a call. Answers are kube's.
 
 use kube::core::Status;
 use kube::core::admission::AdmissionResponse;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What the API server asks about an object.
+/// The API server's question about an object.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Review<'a> {
-    /// Which request it is; the answer repeats it.
+    /// UID of the request; the answer repeats it.
     uid: String,
     /// The object's name; empty where the API server is to make one.
     #[serde(default)]
@@ -28,7 +28,7 @@ pub struct Review<'a> {
     old_object: Option<&'a RawValue>,
 }
 
-/// Who asks.
+/// The user that sends the request.
 #[derive(Debug, Clone, Deserialize)]
 struct User {
     #[serde(default)]
@@ -68,7 +68,7 @@ impl<'a> Review<'a> {
         old.map(RawValue::get)
     }
 
-    /// The name of who asks.
+    /// Name of the user that sends the request.
     pub(crate) fn user(&self) -> &str {
         &self.user_info.username
     }

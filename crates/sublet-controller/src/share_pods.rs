@@ -1,9 +1,9 @@
 //! The controller of SharePods, KubeShare 1's own kind of object: it makes a pod of each.
 //!
-//! The pod has the SharePod's name and spec, and its annotations say what it asks (the dialect
-//! `sharepod`), so the scheduler places it as any other pod. What happens to the pod is copied into
-//! the SharePod's status, in KubeShare's form. The garbage collector takes the pod with its SharePod;
-//! a pod that is gone without having ended is made again, as KubeShare's controller did.
+//! The pod has the SharePod's name and spec, and its annotations carry the request (the dialect
+//! `sharepod`), so the scheduler places it as any other pod. The pod's state is copied into the
+//! SharePod's status, in KubeShare's form. The garbage collector takes the pod with its SharePod; a
+//! pod that is gone without having ended is made again, as KubeShare's controller did.
 //!
 //! `pod_of` also judges a SharePod when it is created (`webhook`): the words are the same.
 
@@ -31,13 +31,13 @@ use crate::flavors::KnownFlavors;
 use crate::known::Known;
 use crate::shell::{Control, Decision};
 
-/// When a SharePod that gets no pod is looked at again: what is in its way may go unseen.
+/// Pause before another look at a SharePod without a pod: nothing may tell when the obstacle goes.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// When the API server is asked again that did not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What of its annotations means nothing without an amount in KubeShare's form.
+/// Annotations of a SharePod that mean nothing without an amount in KubeShare's form.
 const WISHES: [&str; 4] = [
     keys::SHAREPOD_GPU,
     keys::SHAREPOD_AFFINITY,
@@ -45,10 +45,10 @@ const WISHES: [&str; 4] = [
     keys::SHAREPOD_EXCLUSION,
 ];
 
-/// The annotation by which `kubectl apply` knows what it wrote: of the SharePod, not of its pod.
+/// Annotation in which `kubectl apply` keeps what it wrote: about the SharePod, not about its pod.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Why no pod is made of a SharePod.
+/// Reason why no pod is made of a SharePod.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SharePodError {
     /// It asks for a part of a GPU, and its scheduler knows none.
@@ -146,7 +146,7 @@ pub(crate) fn pod_of(
     Ok(pod)
 }
 
-/// The metadata of a SharePod's pod. What only Sublet writes is not copied.
+/// The metadata of a SharePod's pod. Fields that only Sublet writes are not copied.
 fn metadata(meta: &Meta) -> Value {
     let mut annotations = meta.annotations.clone();
     annotations.retain(|key, _| {
@@ -201,13 +201,13 @@ fn pin(spec: &mut Map<String, Value>, node: &str) -> Result<(), SharePodError> {
 /// The controller of SharePods.
 #[derive(Debug, Clone)]
 pub(crate) struct SharePodKeeper {
-    /// How pods are admitted.
+    /// The rules of admission.
     pub(crate) rules: AdmissionRules,
     /// Namespaces and flavors.
     pub(crate) known: Known,
 }
 
-/// What a decision about a SharePod looks at.
+/// Data for a decision about a SharePod.
 #[derive(Debug)]
 pub(crate) struct SharePodSight {
     /// The pod of its name, if there is one; or why nobody knows.
@@ -352,7 +352,7 @@ fn is_of_a_share_pod(pod: &Value) -> bool {
     owner(pod)["kind"] == *SharePodWire::kind(&())
 }
 
-/// Who made the pod, and takes it along; `null` if nobody did.
+/// The owner that made the pod and takes it along; `null` if there is none.
 fn owner(pod: &Value) -> &Value {
     let owners = pod["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();

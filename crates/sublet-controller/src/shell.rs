@@ -1,9 +1,9 @@
 //! The shell of every controller: watches in, decisions by a pure function, writes out.
 //!
-//! A controller says what it watches, what else a decision looks at, and decides; all the rest is
-//! here: it runs on the leader alone, its writes end with the leadership, and what was refused is
-//! tried again with growing pauses. Watches, caches and queues are kube's. The queue, whose decision
-//! is about the whole cluster, has a loop of its own and writes by the same [`Pen`].
+//! A controller names its watches and the other data of its decisions, and decides. All the rest is
+//! here: it runs on the leader alone, its writes end with the leadership, and a refused write is
+//! tried again with growing pauses. Watches, caches and queues are kube's. The queue, whose
+//! decision is about the whole cluster, has a loop of its own and writes by the same [`Pen`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -24,18 +24,18 @@ use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels}
 
 use crate::pace::Pace;
 
-/// What a controller decided about one object.
+/// A controller's decision about one object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decision {
-    /// What to write, in this order; the first that fails ends it, and all is decided anew.
+    /// The writes, in this order; the first that fails ends it, and all is decided anew.
     pub writes: Vec<Write>,
     /// When to look again, though nothing has changed.
     pub again: Option<Duration>,
 }
 
-/// A controller: what one kind of object is kept as it should be.
+/// A controller: it keeps one kind of object as it should be.
 pub trait Control: Send + Sync + 'static {
-    /// What it looks after. A decision is about one of them.
+    /// The kind of object that it looks after. A decision is about one of them.
     type Object: Resource<DynamicType: Debug + Eq + Hash + Clone + Unpin>
         + Clone
         + Debug
@@ -45,16 +45,17 @@ pub trait Control: Send + Sync + 'static {
         + 'static;
     /// Caches of other objects that its decisions look at; new for each leadership.
     type Caches: Send + Sync + 'static;
-    /// What a decision looks at beside its object, at one moment, chance included.
+    /// Data for a decision beside its object, at one moment, chance included.
     type Sight: Send;
 
     /// Its name in logs and metrics, and as field manager.
     const NAME: &'static str;
 
-    /// Watches, in kube's own words: the objects, and what else is a reason to decide.
+    /// Watches, in kube's own words: the objects, and all other reasons to decide.
     fn watch(&self, client: &Client) -> (Controller<Self::Object>, Self::Caches);
 
-    /// What there is to see now. It reads the caches and waits at most for them to be complete.
+    /// Collects the data for a decision. It reads the caches and waits at most for them to be
+    /// complete.
     fn see(
         &self,
         caches: &Self::Caches,
@@ -64,7 +65,8 @@ pub trait Control: Send + Sync + 'static {
     /// Decides. No clock, I/O or chance of its own: the same arguments give the same decision.
     fn decide(&self, object: &Self::Object, sight: &Self::Sight, now: Timestamp) -> Decision;
 
-    /// What to tell people where the API server refused a write, with its words; often nothing.
+    /// Returns an event for people about a write that the API server refused, with its words; often
+    /// nothing.
     fn refused(
         &self,
         _object: &Self::Object,
@@ -137,11 +139,11 @@ struct Office<C: Control> {
     caches: C::Caches,
     pen: Pen,
     pauses: Pauses,
-    /// How often an object failed since it last did not, by namespace and name.
+    /// Failures of an object in a row, by namespace and name.
     failures: Mutex<BTreeMap<(String, String), u32>>,
 }
 
-/// What writes in one tenure, for as long as that lasts.
+/// The writer of one tenure; it ends with the tenure.
 #[derive(Clone)]
 pub(crate) struct Pen {
     /// The controller's name in logs and metrics, and as field manager.
@@ -150,11 +152,11 @@ pub(crate) struct Pen {
     pub(crate) leadership: Leadership,
     pub(crate) tenure: u64,
     pub(crate) metrics: ControllerMetrics,
-    /// How fast it writes at most.
+    /// Limit on the rate of its writes.
     pub(crate) pace: Option<Arc<Pace>>,
 }
 
-/// Why an object is not as it should be.
+/// Reason why an object is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undone {
     /// The API server refused a write.

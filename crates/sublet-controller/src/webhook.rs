@@ -1,9 +1,9 @@
 //! HTTPS for the API server: an AdmissionReview in, an AdmissionReview out.
 //!
-//! Every replica answers, whether it leads or not. What is answered is decided by `admission` and
-//! `bindings`; here bytes become a request and an answer becomes bytes, and the pod and the node of
-//! a Binding are looked up. A body that cannot be read is HTTP 400, an object that cannot be looked
-//! up is HTTP 503, and the API server takes both as no answer.
+//! Every replica answers, whether it leads or not. `admission` and `bindings` decide on the answer.
+//! Here bytes become a request and an answer becomes bytes, and the pod and the node of a Binding
+//! are looked up. A body that cannot be read is HTTP 400, an object that cannot be looked up is
+//! HTTP 503, and the API server takes both as no answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ use crate::quotas::{KnownQuotas, QuotaChange, judge_quota};
 use crate::review::Review;
 use crate::share_pods::pod_of;
 
-/// How long pod and node of a Binding are looked up, less than the API server waits for the answer.
+/// Time limit for reading the pod and the node of a Binding: less than the API server waits.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 
-/// What all calls share.
+/// State that all calls share.
 pub(crate) struct Desk {
     pub(crate) rules: AdmissionRules,
     pub(crate) binding_rules: BindingRules,
@@ -49,7 +49,7 @@ pub(crate) struct Desk {
     pub(crate) registry: Registry,
 }
 
-/// What the API server calls.
+/// The routes for the API server.
 pub(crate) fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/admit", post(answer))
@@ -61,7 +61,7 @@ pub(crate) fn router(desk: Arc<Desk>) -> Router {
         .with_state(desk)
 }
 
-/// What kubelet and Prometheus call.
+/// The routes for kubelet and Prometheus.
 pub(crate) fn health_router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
@@ -182,7 +182,7 @@ async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response 
     response
 }
 
-/// What became of a Binding, in a word, and the answer; or why there is none.
+/// Decides about a Binding. Returns the outcome in a word, and the answer or why there is none.
 async fn decide_binding(
     request: &Review<'_>,
     desk: &Desk,
@@ -263,7 +263,7 @@ fn decide_quota(
     })
 }
 
-/// What became of a pod, in a word, and the answer.
+/// Decides about a pod. Returns the outcome in a word, and the answer.
 fn decide(
     (request, sent): (&Review<'_>, &SentPod<'_>),
     labels: &BTreeMap<String, String>,

@@ -12,7 +12,7 @@ fn rules() -> BindingRules {
     }
 }
 
-/// What becomes of a Binding.
+/// The outcome for a Binding.
 fn bound(
     user: &str,
     name: &str,
@@ -69,7 +69,7 @@ fn pod(scheduler: &str, limits: &Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// What becomes of eve's Binding of that pod to a node with our agent, or without.
+/// The outcome for eve's Binding of that pod to a node with our agent, or without.
 fn said(pod: &Pod, has_agent: bool) -> String {
     let mut node = Node::default();
     if has_agent {

@@ -1,5 +1,5 @@
-//! Who goes and who stays, by what is noted; and a world of a ReplicaSet, a webhook that comes and
-//! goes, and leaders that forget everything.
+//! Pods that go and pods that stay, by the noted age; and a world of a ReplicaSet, a webhook that
+//! comes and goes, and leaders that forget everything.
 
 use proptest::prelude::*;
 
@@ -191,7 +191,7 @@ impl World {
         });
     }
 
-    /// The controller looks at each pod that lacks something; returns whom it deletes.
+    /// The controller looks at each pod that lacks something; returns the pods that it deletes.
     fn look(&mut self, now: i64, answers: bool) -> Vec<Made> {
         let mut gone = Vec::new();
         let incomplete: Vec<Made> = self

@@ -106,7 +106,7 @@ fn each_step_is_one_write_in_the_version_that_was_seen() {
     assert_eq!(done.again, Some(Duration::from_secs(600)));
 }
 
-/// It can be deleted, or replaced by one that cannot be written. What is in it is trusted all
+/// The Secret can be deleted, or replaced by one that cannot be written. Its content is trusted all
 /// the same, for it is served.
 #[test]
 fn a_secret_without_room_is_said_again_and_never_made() {
@@ -212,8 +212,8 @@ fn a_configuration_without_a_host_needs_no_certificate() {
     assert_eq!(decision, Decision::default());
 }
 
-/// What an earlier version applied is given up though nothing is lacking, and what others own, or this
-/// controller by an update, stays. Where nothing is to be given up nothing is written.
+/// Fields that an earlier version applied are given up though nothing is lacking. Fields stay that
+/// others own, or this controller by an update. If nothing is to be given up, nothing is written.
 #[test]
 fn what_was_applied_is_given_up_and_nothing_else() {
     let now = Timestamp::now();

@@ -1,5 +1,5 @@
-//! What one leadership remembers between two looks. A successor does without it: at worst something is
-//! asked or told once more.
+//! The memory of one leadership between two looks. A successor does without it: at worst it asks or
+//! tells something once more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use sublet_queue::{QueueHold, QueueMemo};
 /// budget may have been in the way.
 const ASK_AGAIN_MS: u64 = 2_000;
 
-/// How long a plan that was written may take to be told of by the watch.
+/// Time that the watch may take to tell of a plan that was written.
 const AWAIT_MS: u64 = 5_000;
 
-/// What is over stays in a plan beside others for so long, so that more of it goes with one write.
+/// Ended parts stay in a plan beside others for so long, so that one write removes more of them.
 const TIDY_MS: u64 = 1_000;
 
 /// The pauses of a group that did not start in time.
@@ -34,22 +34,22 @@ pub(crate) const STATUS_MS: u64 = 1_000;
 /// the release of two Jobs, and the figures of a hundred busy quotas change all the time.
 pub(crate) const FIGURES_MS: u64 = 3_000;
 
-/// What is known of objects that no group is made of is forgotten after this time: they may be gone.
-/// The API server forgets events by then, so what still holds is told again.
+/// Notes on objects that make no group are forgotten after this time: the objects may be gone. The
+/// API server forgets events by then, so reasons that still hold are told again.
 const REMEMBER_MS: u64 = 3_600_000;
 
-/// What is remembered.
+/// The memory.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Plans that were written and not seen yet: since when, and the version that they had before.
     awaited: BTreeMap<String, (Option<String>, Time)>,
     /// Plans of a higher epoch than this leadership's: in which version, and since when.
     outranking: BTreeMap<String, (Arc<str>, Instant)>,
-    /// What was read of pods and jobs.
+    /// Facts that were read of pods and jobs.
     pub(crate) shapes: ShapeMemo,
     /// Plans that have something in them that is over, and since when.
     untidy: BTreeMap<String, Time>,
-    /// What the engine has worked out.
+    /// Results that the engine has worked out.
     pub(crate) engine: QueueMemo,
     /// Victims that were asked, by UID.
     asked: BTreeMap<String, Time>,
@@ -57,15 +57,15 @@ pub(crate) struct Memory {
     given_up: BTreeMap<String, GivenUp>,
     /// Groups with members on nodes, and whether they ran as a whole.
     whole: BTreeMap<String, bool>,
-    /// What was last told, by what it is about.
+    /// The last message about each subject.
     told: BTreeMap<String, ToldLast>,
-    /// What is kept for a group that has waited long.
+    /// Room that is kept for a group that has waited long.
     pub(crate) hold: Option<QueueHold>,
-    /// What was last written, by where, and when.
+    /// The last write to each place, and its time.
     written: BTreeMap<String, (Value, Time)>,
 }
 
-/// What was told last of something.
+/// The last message about a subject.
 #[derive(Debug)]
 struct ToldLast {
     kind: String,
@@ -81,7 +81,7 @@ struct ToldLast {
 struct GivenUp {
     /// The last plan.
     plan: Arc<str>,
-    /// How many plans.
+    /// Number of plans.
     times: u32,
     /// Until when it waits.
     until: Time,
@@ -195,7 +195,7 @@ impl Memory {
         ran
     }
 
-    /// Only these groups are there. What is known of other objects is forgotten after a while.
+    /// Only these groups are there. Notes on other objects are forgotten after a while.
     pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool, now: Time) {
         self.given_up.retain(|group, _| is_there(group));
         self.whole.retain(|group, _| is_there(group));

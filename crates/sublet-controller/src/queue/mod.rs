@@ -1,9 +1,10 @@
-//! The job queue of the cluster: who starts, where, and who goes for it.
+//! The job queue of the cluster: it decides which groups start, on which nodes, and which pods go
+//! for them.
 //!
 //! A decision is about the whole cluster, so this controller has a loop of its own: watches in, one
-//! look at everything after each change, writes out by the shell's pen. Nothing is in memory that the
-//! API server does not have: plans say what was decided, pods what they have, and groups since when
-//! they wait.
+//! look at everything after each change, writes out by the shell's pen. Nothing is in memory that
+//! the API server does not have: plans have the decisions, pods have their allocations, and groups
+//! have the time since when they wait.
 //!
 //! Suggested reading order: seen, watching; steps, memory, round, told, teller.
 
@@ -56,13 +57,13 @@ const RESTS: u32 = 3;
 /// Without a change everything is looked at again after this time: deadlines pass by themselves.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// The pauses after looks of which something could not be written.
+/// The pauses after looks with a write that failed.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(4));
 
-/// What the queue needs.
+/// The queue's configuration and its means.
 pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
-    /// How to choose among places that fit: as the extender does.
+    /// The rule that chooses among places that fit: the extender's rule.
     pub(crate) policy: Policy,
     /// The labels of namespaces.
     pub(crate) known: Known,
@@ -197,7 +198,7 @@ impl QueueKeeper {
         is_done
     }
 
-    /// What was written is so.
+    /// Enters a write that was done into the memory and into the view of the cluster.
     fn enter(&self, step: Step, watching: &Watching, memory: &mut Memory) {
         let now = Timestamp::now();
         let mut seen = watching.board.seen();

@@ -27,16 +27,16 @@ use super::steps::{Scene, Step, Then, plan_address, replacement};
 use super::teller::Room;
 use super::told::{Tellings, Told, tell};
 
-/// How long members with a place wait for the others where nothing is said, as in Koordinator.
+/// Time that members with a place wait for the others by default, as in Koordinator.
 const WAITS_S: u32 = 600;
 
-/// How much longer a plan lasts whose victims go first: their grace, and some more.
+/// Time that a plan with victims lasts longer: the victims' grace, and some more.
 const VICTIMS_S: u32 = 120;
 
 /// A pod that may have a slot, and which one if it is to be a certain one.
 type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
 
-/// What is looked at.
+/// Input of a look.
 pub(crate) struct QueueLook<'a> {
     pub(crate) seen: &'a Seen,
     pub(crate) namespaces: &'a NamespaceLabels,
@@ -46,16 +46,16 @@ pub(crate) struct QueueLook<'a> {
     /// When is looked, and when a renewal of the Lease was sent that has been confirmed.
     pub(crate) at: (Instant, Instant),
     pub(crate) now: Time,
-    /// What may be told.
+    /// Room for messages.
     pub(crate) room: Room,
 }
 
-/// What is to be written.
+/// Output of a look: the writes.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// What the protocol needs, in any order.
+    /// Writes that the protocol needs, in any order.
     pub(crate) steps: Vec<Step>,
-    /// What people are told.
+    /// Messages to people.
     pub(crate) told: Told,
 }
 
@@ -144,7 +144,8 @@ impl QueueLook<'_> {
         gathered
     }
 
-    /// What is due for all plans. False: one is not as it should be yet, so nothing new is decided.
+    /// Collects the steps due for all plans. False: one is not as it should be yet, so nothing new
+    /// is decided.
     fn follow_plans(
         &self,
         groups: &BTreeMap<&str, &QueuedGroup>,
@@ -362,7 +363,7 @@ impl QueueLook<'_> {
         }
     }
 
-    /// What the pods of a role are made from: the template of the job, or of what it makes.
+    /// The template for the pods of a role: the job's own, or that of an object that the job makes.
     fn template(&self, queued: &QueuedGroup, role: &str) -> Option<&Pod> {
         let job = queued.job.as_ref()?;
         let own = self.seen.jobs.get(job);

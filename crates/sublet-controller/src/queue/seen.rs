@@ -1,7 +1,8 @@
-//! What the queue decides on, as the watches have last told it: pods, groups, jobs, quotas, plans.
+//! The data that the queue decides on, as the watches have last told it: pods, groups, jobs,
+//! quotas, plans.
 //!
-//! It decides nothing. What the queue has written itself is entered as if a watch had told it, so that
-//! the next decision does not write it again.
+//! It decides nothing. The queue's own writes are entered as if a watch had told them, so that the
+//! next decision does not write them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use sublet_queue::Amounts;
 pub(crate) struct Seen {
     /// By UID.
     pub(crate) pods: BTreeMap<String, Arc<Pod>>,
-    /// What pods can have of each node.
+    /// Amounts that pods can have of each node.
     pub(crate) nodes: BTreeMap<String, Amounts>,
     /// PodGroups, by kind and API group, namespace and name.
     pub(crate) pod_groups: BTreeMap<Address, SeenPodGroup>,
@@ -38,7 +39,7 @@ pub(crate) struct Seen {
     pub(crate) plans: BTreeMap<String, SeenPlan>,
     /// PriorityClasses.
     pub(crate) classes: PriorityClasses,
-    /// Which lists are being read, and what they have had so far.
+    /// Lists that are being read, with the objects read so far.
     listed: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) type Address = (String, String, String);
 #[derive(Debug, Clone)]
 pub(crate) struct SeenPodGroup {
     pub(crate) facts: PodGroupFacts,
-    /// What stands in its status.
+    /// Its status.
     pub(crate) status: Value,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Unread {
     /// Group and version, and kind.
     pub(crate) api: (String, String),
     pub(crate) uid: String,
-    /// The field and what is wrong with it.
+    /// The field and its fault.
     pub(crate) why: String,
 }
 
@@ -308,7 +309,7 @@ fn text(at: &Address) -> String {
     format!("{} {}/{}", at.0, at.1, at.2)
 }
 
-/// Does the pod still hold what it has, or may it come to hold something?
+/// Does the pod hold resources, or may it come to hold some?
 pub(crate) fn counts(pod: &Pod) -> bool {
     !is_over(pod) && (pod.metadata.deletion_timestamp.is_none() || !pod.spec.node_name.is_empty())
 }

@@ -1,5 +1,5 @@
-//! What is due for a plan, as writes: the protocol decides (`sublet_queue::protocol`), and here its
-//! words become what the API server understands. Pure.
+//! Turns the steps due for a plan into writes: the protocol decides (`sublet_queue::protocol`), and
+//! here its words become requests to the API server. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use super::memory::Memory;
 use super::seen::Seen;
 use sublet_api::has_gate;
 
-/// One write, and what is so once it is done.
+/// One write, and its effect once it is done.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Step {
     pub(crate) write: Write,
     pub(crate) then: Then,
 }
 
-/// What a write has made true.
+/// The effect of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Then {
     /// Nothing that a decision looks at.
@@ -55,7 +55,7 @@ pub(crate) struct Scene<'a> {
     groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
     pods: BTreeMap<PodUid, PodSight>,
     sights: BTreeMap<GroupId, GroupSight<'a>>,
-    /// Which plan of each group goes before others of it.
+    /// The plan of each group that goes before its others.
     first: BTreeMap<Arc<str>, Arc<str>>,
     epoch: u64,
     now: Time,
@@ -112,7 +112,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Says what is due for a plan. `is_confirmed`: whether this leadership was since the plan is there.
+    /// Returns the steps due for a plan. `is_confirmed`: was this leadership confirmed after the
+    /// plan came?
     pub(crate) fn steps(
         &self,
         (plan, uid): (&GangPlan, &str),
@@ -139,7 +140,7 @@ impl<'a> Scene<'a> {
             .collect()
     }
 
-    /// What is due for groups in no plan of which too few have places.
+    /// Returns the steps due for groups in no plan, with too few members that have places.
     pub(crate) fn stranded(&self, memory: &Memory) -> Vec<Step> {
         let free = self
             .sights
@@ -220,7 +221,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Its pods that have no node, first those that were made first.
+/// The group's pods that have no node, the oldest first.
 fn waiting(seen: &Seen, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
     let free = queued.pods.iter().filter(|member| !member.is_bound);
     let mut free: Vec<_> = free
@@ -322,7 +323,7 @@ pub(crate) fn replacement(plan: &GangPlan) -> Step {
     }
 }
 
-/// Where a plan is.
+/// The address of a plan.
 pub(crate) fn plan_address(name: &str) -> ObjectAddress {
     let kind = GroupVersionKind::gvk("sublet.dev", "v1alpha1", "GangPlan");
     ObjectAddress {

@@ -1,7 +1,7 @@
-//! Writes what people are told, beside the decisions: no group waits for an event about another.
+//! Writes the messages to people, beside the decisions: no group waits for an event about another.
 //!
-//! Each of the two lanes sends one write after the other. Whoever decides asks whether a lane has
-//! anything left, and adds to one that has only what is said once.
+//! Each of the two lanes sends one write after the other. Before it tells, the decider asks whether
+//! a lane has anything left. To a lane that has, it adds only messages that are said once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::told::Told;
 use crate::shell::Pen;
 
-/// What happened is told of as long as no more than so many wait to be told of.
+/// Limit on waiting messages: above it, no news is told.
 const MOST_LEFT: usize = 2_000;
 
 /// The lanes of one tenure; they end with it.
@@ -28,12 +28,12 @@ struct Lane {
     left: Arc<AtomicUsize>,
 }
 
-/// What may be told now.
+/// Messages that are allowed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     /// That something happened.
     pub(crate) news: bool,
-    /// Why somebody waits, and what cannot be read.
+    /// Reasons why a group waits, and objects that cannot be read.
     pub(crate) reasons: bool,
     /// The status of groups and quotas.
     pub(crate) status: bool,
@@ -50,7 +50,7 @@ impl Teller {
         }
     }
 
-    /// What may be told now.
+    /// The messages that are allowed now.
     pub(crate) fn room(&self) -> Room {
         let events = self.events.left.load(Ordering::Relaxed);
         Room {

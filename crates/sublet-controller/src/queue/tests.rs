@@ -1,4 +1,4 @@
-//! A cluster without an API server: what is written comes back as a watch would tell it.
+//! A cluster without an API server: each write comes back as a watch would tell it.
 
 mod epochs;
 mod resize;
@@ -30,7 +30,7 @@ use super::teller::Room;
 use super::told::Told;
 use super::watching::KOORDINATOR;
 
-/// What is there, and who looks at it.
+/// The cluster's objects, and the queue that looks at them.
 struct World {
     seen: Seen,
     engine: Engine,
@@ -43,7 +43,7 @@ struct World {
     now: u64,
     version: u64,
     room: Room,
-    /// What pods on nodes have, by UID.
+    /// Allocations of the pods on nodes, by UID.
     bound: BTreeMap<String, Entry>,
 }
 
@@ -116,7 +116,7 @@ impl World {
             .object("scheduling.x-k8s.io/v1alpha1", "PodGroup", change);
     }
 
-    /// What the slots of plans take, under the UIDs of the pods that they are for.
+    /// The allocations of the plans' slots, under the UIDs of the pods that they are for.
     fn slots(&self) -> Vec<Entry> {
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
@@ -212,7 +212,7 @@ impl World {
     }
 }
 
-/// Reasons wait for room and are told then; who has a place does not wait for them.
+/// Reasons wait for room and are told then; a group with a place does not wait for them.
 #[test]
 fn what_there_is_no_room_to_tell_is_told_later() {
     let mut world = World::new(4);
@@ -330,7 +330,7 @@ fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
     assert_eq!(acts(&world.look().steps), ["patch"]);
 }
 
-/// Of two gangs of three on four cards one starts, and the other says why it waits.
+/// With two gangs of three on four cards, one starts, and the other says why it waits.
 #[test]
 fn what_is_planned_is_used() {
     let mut world = World::new(4);
@@ -385,8 +385,9 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     );
 }
 
-/// A gang that runs loses a member: the others stay, and who comes instead gets a place for itself.
-/// Who takes over in the meantime does not know that it ran, and touches nobody either.
+/// A gang that runs loses a member: the others stay, and the new member gets a place for itself. A
+/// leader that takes over in the meantime does not know that the gang ran, and touches nobody
+/// either.
 #[test]
 fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
     for is_successor in [false, true] {
@@ -422,7 +423,7 @@ fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
     }
 }
 
-/// A gang of which nobody ran yet is no gang that ran: what was bound of it without the others goes.
+/// A gang without a running member is no gang that ran: members bound without the others go.
 #[test]
 fn a_part_of_a_gang_that_never_ran_goes() {
     let mut world = World::new(4);

@@ -1,4 +1,4 @@
-//! What people are told: the status of groups and quotas, and why somebody waits. Pure.
+//! Messages to people: the status of groups and quotas, and reasons for waiting. Pure.
 //!
 //! A reason is an event on the group's own object, and on some of its pods, because that is where
 //! people look. Figures change with every pod, so they are written every few seconds at most.
@@ -30,7 +30,7 @@ use crate::event::event;
 /// So many pods of a group say why it waits.
 const TELLING_PODS: usize = 8;
 
-/// What is to be told of.
+/// Input of the messages.
 pub(crate) struct Tellings<'a> {
     pub(crate) look: &'a QueueLook<'a>,
     pub(crate) books: &'a QuotaBooks,
@@ -40,7 +40,7 @@ pub(crate) struct Tellings<'a> {
     pub(crate) decided: bool,
 }
 
-/// What is written for people.
+/// Writes for people.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Told {
     /// Events.
@@ -49,8 +49,8 @@ pub(crate) struct Told {
     pub(crate) status: Vec<Write>,
 }
 
-/// What is to be told now and was not told yet, as far as there is room. What there is no room for is
-/// found again later, but for what has happened once.
+/// Returns the messages that are due and were not told yet, as far as there is room. The rest is
+/// found again later, except for things that happen only once.
 pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Told {
     let mut told = Told::default();
     let room = tellings.look.room;
@@ -68,7 +68,7 @@ pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Told {
 }
 
 impl Tellings<'_> {
-    /// Why somebody waits, who was let start, and who goes for whom.
+    /// Tells why groups wait, which groups were let start, and which pods go for them.
     fn reasons(&self, memory: &mut Memory, told: &mut Vec<Write>) {
         let groups: BTreeMap<&str, &QueuedGroup> = self
             .gathered
@@ -248,7 +248,7 @@ impl Tellings<'_> {
         Value::Object(status)
     }
 
-    /// What quotas have, and what they are entitled to.
+    /// Tells the amounts that quotas use, and the amounts that they are entitled to.
     fn quotas(&self, memory: &mut Memory, told: &mut Told) {
         let figures = self.decided.then(|| self.figures());
         for (at, quota) in &self.look.seen.quotas {
@@ -284,8 +284,8 @@ impl Tellings<'_> {
         }
     }
 
-    /// What quotas have, ask and are entitled to, as the engine divides: who cannot start as things
-    /// are has no part in it.
+    /// The quotas' use, demand and entitlement, as the engine divides. A group that cannot start as
+    /// things are has no part in it.
     fn figures(&self) -> BTreeMap<Arc<str>, QuotaFigures> {
         let idle = self.decisions.iter().filter_map(|decision| match decision {
             QueueDecision::Explain { group, reason, .. } if !reason.has_part() => Some(group),
@@ -297,7 +297,7 @@ impl Tellings<'_> {
         self.books.figures(&demand, MinScaling::On)
     }
 
-    /// What is wrong with a quota. `place`: what it is called in memory.
+    /// Tells the fault of a quota. `place`: its name in the memory.
     fn quota_problem(
         &self,
         (place, at, quota): (&str, &Address, &ElasticQuota),
@@ -332,7 +332,7 @@ impl Tellings<'_> {
     }
 }
 
-/// Why somebody of the group waits, and what kind of event that is; none where nobody does.
+/// The reason why somebody of the group waits, and the kind of event; none if nobody waits.
 fn explained(
     queued: &QueuedGroup,
     position: u32,

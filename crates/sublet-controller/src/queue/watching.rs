@@ -1,4 +1,4 @@
-//! The queue's watches: all that is seen goes into one place, and whoever decides is woken.
+//! The queue's watches: all objects seen go into one place, and the decider is woken.
 //!
 //! Kinds that nobody has defined count as a list without objects. Definitions are watched, so an
 //! operator that comes later is noticed before its first job.
@@ -33,19 +33,19 @@ pub(crate) const PLUGINS: &str = "scheduling.x-k8s.io";
 /// A kind is served at most so long after its definition has changed.
 const SERVED_AFTER: Duration = Duration::from_secs(30);
 
-/// How often one that was just defined is tried.
+/// Pause between tries of a kind that was just defined.
 const SOON: Duration = Duration::from_millis(500);
 
-/// How often one is tried that nobody has defined.
+/// Pause between tries of a kind that nobody has defined.
 const UNDEFINED: Duration = Duration::from_secs(60);
 
-/// What is seen, and who waits for news.
+/// The objects seen, and the signal of news.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     seen: Mutex<Seen>,
     /// Lists that are not complete yet.
     awaited: Mutex<BTreeSet<String>>,
-    /// Told of whatever changes.
+    /// Notified of every change.
     pub(crate) news: Notify,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Watching {
 }
 
 impl Board {
-    /// What is seen.
+    /// The objects seen.
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +77,7 @@ impl Board {
     }
 }
 
-/// What the ledger's own watches tell goes onto the board too.
+/// Passes on to the board what the ledger's own watches tell.
 struct BoardEar(Arc<Board>);
 
 impl Ear for BoardEar {
@@ -181,7 +181,7 @@ struct List {
     board: Arc<Board>,
     /// The name of its kind's definition.
     definition: String,
-    /// What the list is called.
+    /// Name of the list.
     name: String,
     defined: Definitions,
 }
@@ -231,7 +231,7 @@ impl List {
         }
     }
 
-    /// Waits until it is worth another try. What was just defined is served a moment later.
+    /// Waits until it is worth another try. A kind that was just defined is served a moment later.
     async fn until_defined(&self) {
         let mut defined = self.defined.clone();
         let at = defined.borrow_and_update().get(&self.definition).copied();

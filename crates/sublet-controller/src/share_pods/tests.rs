@@ -402,8 +402,8 @@ fn json_values() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever stands in one field of a spec, there is a pod or a refusal, and what the scheduler
-    /// would read of the pod is what the SharePod says.
+    /// For any value in one field of a spec, there is a pod or a refusal, and the scheduler would
+    /// read from the pod what the SharePod says.
     #[test]
     fn any_spec_is_a_pod_or_is_refused(
         field in "containers|initContainers|affinity|nodeName|schedulerName|restartPolicy",

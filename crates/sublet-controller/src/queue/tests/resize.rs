@@ -1,4 +1,4 @@
-//! Jobs that are made larger and smaller while they run, and jobs of which somebody comes later.
+//! Jobs that are made larger and smaller while they run, and jobs with pods that come later.
 
 use sublet_api::object::Pod;
 
@@ -59,7 +59,7 @@ fn worker_of_job(world: &mut World, name: &str) {
     member(world, name, ("batch/v1", "Job", "j"), &[]);
 }
 
-/// Looks, does what is due and binds, until nothing is due. Returns what was done, in order.
+/// Looks, takes the due steps and binds, until nothing is due. Returns the acts, in order.
 fn settle(world: &mut World) -> Vec<&'static str> {
     let mut done = Vec::new();
     for _ in 0..12 {

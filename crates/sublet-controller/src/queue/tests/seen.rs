@@ -1,4 +1,4 @@
-//! What is kept of objects that are read as data.
+//! Tests of the fields kept of objects that are read as data.
 
 use super::*;
 

@@ -22,7 +22,7 @@ impl World {
     }
 }
 
-/// A tree of quotas divides what it says that it has, and the cluster's own has what is left.
+/// A tree of quotas divides the amount that it declares, and the cluster's own has the rest.
 #[test]
 fn no_tree_of_quotas_has_the_cards_of_another() {
     let mut world = World::new(4);

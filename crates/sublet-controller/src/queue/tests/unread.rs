@@ -1,4 +1,4 @@
-//! What cannot be read is told on the object that says it.
+//! An object that cannot be read is told of by an event on that object.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What cannot be read, as an event on the object that says it.
+//! Events on objects that cannot be read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{Tellings, job_reference, pod_group_reference, pod_reference, referen
 const REASON: &str = "CannotQueue";
 
 impl Tellings<'_> {
-    /// Tells of each object what of it cannot be read.
+    /// Tells the faults of each object that cannot be read.
     pub(super) fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
         for ((_, namespace, name), unread) in &self.look.seen.unreadable {
             let (version, kind) = &unread.api;
