@@ -22,7 +22,7 @@ use crate::plans::Membership;
 use crate::state::{Patience, Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
 
-/// What a Bind asks.
+/// The request of a Bind.
 #[derive(Debug, Clone)]
 pub(crate) struct BindOrder {
     pub(crate) pod: PodKey,
@@ -30,7 +30,7 @@ pub(crate) struct BindOrder {
     pub(crate) node: NodeName,
 }
 
-/// Why a pod is not bound.
+/// Reason why a pod is not bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotBound {
     /// This process does not lead, and has sent nothing.
@@ -45,16 +45,16 @@ impl From<String> for NotBound {
     }
 }
 
-/// How a Bind under way will end.
+/// The end of a Bind under way, for all that wait for it.
 pub(crate) type Ending = Shared<BoxFuture<'static, Result<(), NotBound>>>;
 
-/// Binds under way. Who asks again gets the answer to the first.
+/// Binds under way. A repeated Bind gets the answer to the first.
 pub(crate) type UnderWay = Mutex<BTreeMap<PodUid, (NodeName, Ending)>>;
 
-/// Binds a pod to a node, here or where it is up to.
+/// Binds a pod to a node, here or on the extender that leads.
 ///
 /// # Errors
-/// Why it is not bound.
+/// The reason why it is not bound.
 pub(crate) async fn bind(
     scheduler: &Arc<Scheduler>,
     order: BindOrder,

@@ -26,13 +26,13 @@ use crate::state::{Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
 use crate::watches::{LOOKS, give_way};
 
-/// How many nodes one event names: people read them.
+/// Limit on the nodes that one event names: people read them.
 const NAMED: usize = 6;
 /// The API server refuses messages of more than 1,024 characters.
 const LONGEST: usize = 1_000;
-/// How many events are posted at once.
+/// Number of events that are posted at once.
 const AT_ONCE: usize = 4;
-/// How long one may take, so that a slow answer does not keep the others for ever.
+/// Time limit for one post, so that a slow answer does not keep the others for ever.
 const POSTING: Duration = Duration::from_secs(5);
 
 /// Posts what there is to say, until it is dropped.
@@ -118,8 +118,8 @@ fn bound_seen(scheduler: &Scheduler, pod: &Pod) {
     }
 }
 
-/// What it costs others that a pod does not say which cards of the node it has. Nothing if it says
-/// so, if there is no doubt, or if kubelet itself keeps whole cards apart.
+/// The cost to other pods of a pod that does not say which cards of the node it has. None if it
+/// says so, if there is no doubt, or if kubelet itself keeps whole cards apart.
 pub(crate) fn doubt(facts: &NodeFacts, entry: &Entry) -> Option<String> {
     if entry.allocation.is_some() {
         return None;
@@ -178,7 +178,7 @@ fn shortened(mut text: EventText) -> EventText {
     text
 }
 
-/// Why a pod still waits because of us.
+/// The reason why a pod still waits because of us.
 pub(crate) async fn why_it_waits(scheduler: &Scheduler, uid: &PodUid) -> Option<(PodKey, String)> {
     let (waiting, parked) = {
         let state = scheduler.state();
@@ -200,7 +200,7 @@ pub(crate) async fn why_it_waits(scheduler: &Scheduler, uid: &PodUid) -> Option<
     Some((waiting.pod, message))
 }
 
-/// Why a member goes nowhere.
+/// The reason why a member goes nowhere.
 fn parked(state: &State, waiting: &Waiting) -> Option<String> {
     let Waiting {
         uid,
@@ -212,10 +212,10 @@ fn parked(state: &State, waiting: &Waiting) -> Option<String> {
     place.err().map(|parked| parked.to_string())
 }
 
-/// Why no node can take the pod; `None` where some node can, and it waits for other reasons.
+/// The reasons why no node can take the pod; `None` if a node can, and it waits for other reasons.
 ///
-/// Nodes are looked at a few hundred under one lock, so that a call of the kube-scheduler does not
-/// wait for thousands; what changes between two locks is not noticed.
+/// A few hundred nodes are looked at under one lock, so that a call of the kube-scheduler does not
+/// wait for thousands. A change between two locks is not noticed.
 async fn why_not(scheduler: &Scheduler, waiting: &Waiting) -> Option<String> {
     let Waiting {
         pod, uid, claim, ..

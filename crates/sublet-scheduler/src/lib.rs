@@ -52,7 +52,8 @@ The kube-scheduler's configuration is in deploy/kubernetes/40-scheduler-config.y
 Answers /healthz, /readyz (once the ledger is complete) and /metrics.")]
 pub struct Args {
     /// Address for the kube-scheduler's calls. Keep it on loopback, where processes of other users
-    /// are refused. Whoever reaches another address can have pods bound [default: 127.0.0.1:$PORT]
+    /// are refused. A client that reaches another address can have pods bound [default:
+    /// 127.0.0.1:$PORT]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Port on loopback, if --listen is not given (GPUShare's variable)
@@ -65,7 +66,7 @@ pub struct Args {
     /// A second address for /healthz, /readyz and /metrics only
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
-    /// How to reach the API server [default: as kubectl does, or the pod's account]
+    /// Kubeconfig for the API server [default: as kubectl does, or the pod's account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     #[arg(
@@ -73,10 +74,10 @@ pub struct Args {
         help = Policy::help("How to choose among places that fit")
     )]
     policy: Policy,
-    /// How many of the best nodes to return; 0 for all
+    /// Number of the best nodes to return; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]
     few: usize,
-    /// What one aliyun.com/gpu-mem is
+    /// Unit of aliyun.com/gpu-mem
     #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
     memory_unit: String,
     /// Pods with this schedulerName get events that say why they wait; can be given several
@@ -84,17 +85,17 @@ pub struct Args {
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
     scheduler_name: Vec<String>,
     /// Obey the plans of the queue: members of groups go where their plan says, and nowhere without
-    /// one; what is planned counts as used. The controller needs the same flag
+    /// one. The slots of plans count as used. The controller needs the same flag
     #[arg(long)]
     queue: bool,
-    /// Where other extenders hand over Binds, over TLS with certificates on both sides. It makes this
-    /// process one of several: all answer, and the one that holds a Lease binds
+    /// Address where other extenders hand over Binds, over TLS with certificates on both sides. It
+    /// makes this process one of several: all answer, and the one that holds a Lease binds
     #[arg(long, value_name = "ADDRESS")]
     replica_listen: Option<SocketAddr>,
     /// The IP under which others reach that port [default: that of --replica-listen]
     #[arg(long, env = "POD_IP", value_name = "IP")]
     replica_ip: Option<IpAddr>,
-    /// Where the Lease and the Secret of several extenders are
+    /// Namespace of the Lease and the Secret of several extenders
     #[arg(long, value_name = "NAMESPACE", default_value = "sublet-system")]
     namespace: String,
     /// Be no extender, but stand in for the one with this --health-listen: while it does not

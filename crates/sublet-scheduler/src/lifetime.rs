@@ -28,13 +28,13 @@ use crate::{Args, peers, stand_in, watches};
 
 /// The Lease, in the namespace of the extender.
 const LEASE: &str = "sublet-extender";
-/// How often is looked whether the ledger is complete.
+/// Pause between checks whether the ledger is complete.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long Bindings under way may take at the end, before the Lease is left to end by itself.
+/// Time that Bindings under way have at the end, before the Lease is left to end by itself.
 const LAST_BINDINGS: Duration = Duration::from_millis(500);
-/// How long a stand-in may take to listen in this process's place.
+/// Time that a stand-in has to listen in this process's place.
 const STEP_IN: Duration = Duration::from_millis(100);
-/// How long calls under way may take at the end.
+/// Time that calls under way have at the end.
 const LAST_CALLS: Ending = Ending {
     farewell: Duration::ZERO,
     drain: Duration::from_secs(10),
@@ -44,9 +44,9 @@ const LAST_CALLS: Ending = Ending {
 /// pod is at most 1.5 MiB (etcd's limit).
 const LARGEST_BODY: usize = 64 << 20;
 
-/// What is taken from the kube-scheduler beside this process. It keeps a few connections for up to
-/// 90 s, and has a call for each Binding under way: 256 are more than it opens. One body and answer of
-/// the largest size have room at a time, and hundreds of the usual ones.
+/// Limits on the calls of the kube-scheduler beside this process. It keeps a few connections for up
+/// to 90 s, and has a call for each Binding under way: 256 are more than it opens. One body and
+/// answer of the largest size have room at a time, and hundreds of the usual ones.
 pub(crate) const CALLS: Limits = Limits {
     name: "extender",
     connections: 256,
@@ -129,7 +129,7 @@ async fn serve_alone(
     vigil.beside(serving).await?
 }
 
-/// What the kube-scheduler calls.
+/// The listener for the kube-scheduler's calls.
 async fn door(scheduler: &Scheduler, calls: TcpListener, callers: Callers) -> anyhow::Result<Door> {
     let door = Door::new(calls, CALLS, &scheduler.metrics.refused);
     door.for_callers(callers).await
@@ -144,7 +144,7 @@ fn answer_for_health(scheduler: &Arc<Scheduler>, health: Option<TcpListener>, vi
     }
 }
 
-/// Where one of several listens and is reached.
+/// Addresses of one extender of several: where it listens, and where others reach it.
 struct Place {
     calls: SocketAddr,
     callers: Callers,

@@ -1,5 +1,5 @@
-//! The ledger as a process sees it that binds nothing: whom to evict for a pod that waits, and what
-//! the queue decides on.
+//! The ledger in a process that binds nothing. It finds the pods to evict for a pod that waits, and
+//! the data that the queue decides on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::state::{Scheduler, State, now};
 use crate::waiting::Waiting;
 use crate::watches::follow;
 
-/// How often is looked whether all is known.
+/// Pause between checks whether all is known.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Follows the cluster until it is dropped.
@@ -31,27 +31,27 @@ pub struct Onlooker {
 
 /// Is told what the watches tell, once the ledger has it. It must not wait.
 pub trait Ear: Send + Sync {
-    /// Of pods.
+    /// A pod has changed.
     fn pod(&self, change: Change<Pod>);
-    /// Of nodes.
+    /// A node has changed.
     fn node(&self, change: Change<Node>);
-    /// Of plans, whose slots the ledger has too.
+    /// A plan has changed; the ledger has its slots too.
     fn plan(&self, change: Change<GangPlanObject>) {
         drop(change);
     }
 }
 
-/// What a decision about the whole cluster looks at, while nothing changes.
+/// Data for a decision about the whole cluster, while nothing changes.
 pub struct Sight<'a> {
     /// The ledger, to try out on.
     pub engine: &'a mut Engine,
-    /// What the stock scheduler checks of nodes.
+    /// Nodes, with the facts that the stock scheduler checks.
     pub nodes: Vec<(NodeIdx, NodeRules)>,
     /// Would a disruption budget be broken if all of these were evicted?
     pub breaks: &'a dyn Fn(&[&Entry]) -> bool,
 }
 
-/// What is to be said of a pod that waits.
+/// The outlook of a pod that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
     /// The pod is none that others are evicted for: it asks for no GPU,
@@ -113,7 +113,8 @@ impl Onlooker {
         })
     }
 
-    /// What is to be said of this pod. What is found possible counts as decided for other pods.
+    /// Returns the outlook of this pod. Room that is found possible counts as decided for other
+    /// pods.
     #[must_use]
     pub fn outlook(&self, pod: &Pod) -> Outlook {
         self.scheduler.outlook(pod)
@@ -172,7 +173,7 @@ impl Scheduler {
     }
 }
 
-/// Of the victims those that are there and do not go yet. Only pods that may be evicted for this one
+/// The victims that are still there and do not go yet. Only pods that may be evicted for this one
 /// count, whatever the text says.
 fn left_of(state: &State, waiting: &Waiting, decided: &Preempting) -> Vec<Victim> {
     let ledger = state.engine.ledger();
@@ -195,8 +196,8 @@ fn victim(state: &State, uid: PodUid) -> Option<Victim> {
     Some(Victim { pod, uid })
 }
 
-/// The nodes that would take the pod by the rules that count nothing, and who may go from each.
-/// `None` if the pod's own rules cannot be read.
+/// The nodes that would take the pod by the rules that count nothing, each with the pods that may
+/// go. `None` if the pod's own rules cannot be read.
 fn prospects(state: &State, pod: &Pod, waiting: &Waiting) -> Option<Vec<Prospect>> {
     let rules = pod_rules(pod).ok()?;
     let ledger = state.engine.ledger();

@@ -1,10 +1,10 @@
-//! How extenders reach each other: one certificate that all of them serve and show, and calls over
-//! it.
+//! Connects extenders with each other: one certificate that all of them serve and show, and calls
+//! over it.
 //!
-//! The certificate is in one Secret, which the manifests make. The leader fills and renews it by the
-//! steps of `sublet_replicas::credentials`; the Secret itself is the bundle that all trust. Without
-//! the Secret all go on with the certificate that they have. A call fails if
-//! either side cannot show a certificate of that bundle with [`NAME`] in it.
+//! The certificate is in one Secret, which the manifests make. The leader fills and renews it by
+//! the steps of `sublet_replicas::credentials`; the Secret itself is the bundle that all trust.
+//! Without the Secret all go on with the certificate that they have. A call fails if either side
+//! cannot show a certificate of that bundle with [`NAME`] in it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -38,13 +38,13 @@ use crate::lifetime::CALLS;
 const SECRET: &str = "sublet-extender-certificates";
 /// The name in the certificate; it stands for no host, and all extenders have it.
 const NAME: &str = "extender.sublet.internal";
-/// A header: whoever gets the call shall answer it only if it leads.
+/// A header: the process that gets the call shall answer it only if it leads.
 pub(crate) const FOR_LEADER: &str = "sublet-for-leader";
 
-/// How long a certificate is good for, and how long others may take to hear of a new one.
+/// Lifetime of a certificate, and time that others may take to hear of a new one.
 const VALIDITY: Duration = Duration::from_secs(8760 * 3600);
 const SETTLE: Duration = Duration::from_secs(60);
-/// How often the Secret is read: until it is there, and then. A fraction of [`SETTLE`].
+/// Pauses between reads of the Secret: until it is there, and then. A fraction of [`SETTLE`].
 const LOOK: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// The pauses of the leader after failures with it.
@@ -55,7 +55,7 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(300);
 /// The largest answer: a list of refused nodes.
 const LARGEST_ANSWER: usize = 64 << 20;
 
-/// What is taken from other extenders: the same calls, by TLS.
+/// Limits on the calls of other extenders: the same calls, by TLS.
 pub(crate) const PEERS: Limits = Limits {
     name: "peers",
     ..CALLS
@@ -114,7 +114,7 @@ impl Link {
     }
 }
 
-/// Reads the Secret again and again, and hands on what is in it.
+/// Reads the Secret again and again, and hands on its content.
 pub(crate) async fn follow(
     client: Client,
     namespace: String,
@@ -146,7 +146,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// What is in the Secret, and how to use it; `None` while that is empty.
+/// Reads the Secret's content and makes it usable; `None` while it is empty.
 async fn read(api: &Api<Secret>) -> anyhow::Result<Option<(Stored, Link)>> {
     let secret = api.get_opt(SECRET).await?.ok_or(NoRoom::Absent)?;
     if is_empty(&secret) {
@@ -235,7 +235,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// Serves what is newest, for ever.
+/// Serves the newest certificate, for ever.
 async fn serve_newest(
     mut links: Links,
     served: watch::Sender<Option<Arc<ServerConfig>>>,
@@ -308,7 +308,7 @@ pub(crate) mod tests {
         assert!(refused.await.is_err());
     }
 
-    /// What `look_after` says, and the writes that it sends, where the API server has this Secret.
+    /// The result of `look_after`, and the writes that it sends, if the API server has this Secret.
     async fn looked_after(secret: Option<Value>) -> (anyhow::Result<Duration>, Vec<String>) {
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let writes = Arc::new(Mutex::new(Vec::new()));

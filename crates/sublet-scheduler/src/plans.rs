@@ -1,13 +1,14 @@
 //! Plans of the queue, and how the extender obeys them.
 //!
-//! The slots of every plan count as used. A slot that nobody took has an entry under the UID of the pod
-//! that it is for, or else under a name of its own; when its pod is bound, that entry becomes the pod's
-//! in one step, and when that fails, the slot's again. A member of a group goes to its slot's node and
-//! gets its slot's cards, if its plan is of the newest epoch that is there; else it goes nowhere.
+//! The slots of every plan count as used. A slot that nobody took has an entry under the UID of the
+//! pod that it is for, or else under a name of its own. When its pod is bound, that entry becomes
+//! the pod's in one step; when that fails, the slot's again. A member of a group goes to its slot's
+//! node and gets its slot's cards, if its plan is of the newest epoch that is there; else it goes
+//! nowhere.
 //!
-//! All of it comes from the watches, so every extender answers alike. An epoch keeps those away who
-//! were deposed; that no card is given away twice does not rest on it: [`State::take_slot`] looks at the
-//! cards again.
+//! All of it comes from the watches, so every extender answers alike. An epoch keeps deposed
+//! leaders away. It does not by itself keep a card from being given away twice:
+//! [`State::take_slot`] looks at the cards again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,7 +27,7 @@ use crate::state::{Listed, Scheduler, State};
 use crate::waiting::{Waiting, counted};
 use crate::watches::{Listing, list_ended};
 
-/// What is planned, and who has which slot.
+/// The plans, and the pod in each slot.
 #[derive(Default)]
 pub(crate) struct Plans {
     /// Are there any? Else nothing here is looked at.
@@ -52,13 +53,13 @@ pub(crate) struct Plans {
 struct Slot {
     epoch: u64,
     deadline: Time,
-    /// Which pod it is for, where that is known.
+    /// The pod that it is for, if that is known.
     of: Option<PodUid>,
     /// As the ledger has it where it is for no pod, or that pod has another slot too.
     own: Entry,
 }
 
-/// What a pod says of itself that concerns the queue.
+/// A pod's own words that concern the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Membership {
     /// It goes where it likes.
@@ -69,12 +70,12 @@ pub(crate) enum Membership {
     Waits(Option<String>),
 }
 
-/// Why a member goes nowhere.
+/// Reason why a member goes nowhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Parked {
     /// It has no slot.
     NoSlot,
-    /// What it says of its slot or gang cannot be read.
+    /// Its words about its slot or gang cannot be read.
     Unreadable(String),
     /// There is no such plan, or not that slot in it.
     NoPlan(Arc<str>),
@@ -143,12 +144,12 @@ impl Scheduler {
 }
 
 impl State {
-    /// Does the queue decide who goes for a pod that says this of itself?
+    /// Does the queue decide about the victims for a pod with this membership?
     pub(crate) fn is_of_queue(&self, membership: &Membership) -> bool {
         self.plans.on && *membership != Membership::None
     }
 
-    /// Where a pod must go: nowhere in particular, to its slot's node, or nowhere at all.
+    /// Returns where a pod must go: nowhere in particular, to its slot's node, or nowhere at all.
     pub(crate) fn place_of_member(
         &self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Preempt: which pods the kube-scheduler should evict, node by node.
+//! Preempt: chooses the pods that the kube-scheduler should evict, node by node.
 //!
 //! Its own proposal goes by sums. It accepts other victims from us (`convertToVictims` looks them
 //! up by UID), and other nodes too, out of all that it knows (v1.36). It proposes nobody on nodes
@@ -6,8 +6,8 @@
 //! those. Among all nodes it then picks the one whose victims break the fewest budgets and matter
 //! least.
 //!
-//! It asks us only if by the sums some node needs victims. Where every node has the sum free and
-//! none a card, it evicts nobody; the controller does (`onlooker`).
+//! It asks us only if by the sums some node needs victims. If the sum is free on every node, and
+//! the room on no card, it evicts nobody; the controller does (`onlooker`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-no
 
 type Labels = BTreeMap<String, String>;
 
-/// What the choice of victims needs to know beside the ledger.
+/// Data for the choice of victims, beside the ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Evictions {
     pods: BTreeMap<PodUid, Traits>,
@@ -50,7 +50,7 @@ pub(crate) struct Evictions {
     refused: Option<Refusal>,
 }
 
-/// Of a bound pod.
+/// Facts about a bound pod.
 #[derive(Debug)]
 struct Traits {
     labels: Arc<Labels>,
@@ -65,7 +65,7 @@ struct Traits {
 struct Refusal {
     uid: PodUid,
     at: Time,
-    /// Where that may not be for ever.
+    /// Nodes where the refusal may not be for ever.
     nodes: Vec<NodeIdx>,
 }
 
@@ -298,7 +298,7 @@ fn offers(
     offers
 }
 
-/// Who may go from a node.
+/// The pods that may go from a node.
 fn row(state: &State, node: NodeIdx, priority: i32, theirs: &BTreeSet<PodUid>) -> Vec<Evictable> {
     let ledger = state.engine.ledger();
     let all = state.evictions.removable(ledger, node, priority, theirs);

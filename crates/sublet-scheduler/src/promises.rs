@@ -15,13 +15,13 @@ use sublet_plan::{Reason, RefusedNode};
 use crate::state::State;
 use crate::waiting::Waiting;
 
-/// How long room is kept. Whoever has not come by then is held up by something else.
+/// Time that room is kept. A pod that has not come by then is held up by something else.
 const KEPT_MS: u64 = 5 * 60 * 1_000;
 
 /// Room by the pod that it is made for.
 pub(crate) type Promises = BTreeMap<PodUid, Preempting>;
 
-/// What a pod that waits says of room that is made for it.
+/// Reads from a waiting pod the room that is made for it.
 pub(crate) fn promise_of(pod: &Pod) -> Option<Preempting> {
     let text = pod.metadata.annotations.get(keys::PREEMPTING)?;
     let read = preempting_from_json(text);

@@ -13,13 +13,13 @@ use sublet_plan::{GpuQuota, OverQuota, check_quota};
 use crate::state::{Listed, Scheduler, State};
 use crate::watches::{Listing, list_ended};
 
-/// What namespaces may have of GPUs, by namespace and name of the quota. Only those that say
-/// something of GPUs.
+/// Limits on the GPUs of namespaces, by namespace and name of the quota. Only quotas that limit
+/// GPUs.
 #[derive(Default)]
 pub(crate) struct Quotas(BTreeMap<(String, String), GpuQuota>);
 
 impl Quotas {
-    /// What all the quotas of a namespace allow.
+    /// The limit of all the quotas of a namespace together.
     fn of(&self, namespace: &str) -> GpuQuota {
         let from = (namespace.to_owned(), String::new());
         let all = self.0.range(from..);

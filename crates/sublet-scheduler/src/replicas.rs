@@ -1,9 +1,9 @@
-//! Several extenders: who of them binds a pod, and how its Bind gets there.
+//! Several extenders: decides which of them binds a pod, and hands its Bind over.
 //!
 //! Each answers filter, prioritize and preempt from its own watch. One leads and binds; the others
 //! hand a Bind over to it and wait for its answer. A leader begins when no Binding of an earlier
-//! one can be on its way, and its ledger has all that they wrote (docs/decisions/0006). A
-//! Bind whose answer is lost goes to whoever leads then, who knows what became of it.
+//! one can be on its way, and its ledger has all that they wrote (docs/decisions/0006). If the
+//! answer to a Bind is lost, the Bind goes to the next leader, which knows its outcome.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,24 +25,24 @@ use crate::bind::{BindOrder, NotBound, bind_here};
 use crate::peers::Links;
 use crate::state::{Patience, Scheduler};
 
-/// How long a Binding may take where a successor waits for it.
+/// Time limits of a Binding if a successor waits for it.
 pub(crate) const PATIENCE: Patience = Patience {
     deadline: SWIFT_DEADLINE,
     settle: Duration::from_secs(10),
 };
 
-/// How long a Bind waits for somebody who leads. The kube-scheduler waits 15 s.
+/// Time that a Bind waits for a leader. The kube-scheduler waits 15 s.
 const LEADER_LIMIT: Duration = Duration::from_secs(13);
-/// How often is looked whether somebody else leads, if nothing tells.
+/// Pause between checks whether another process leads, if nothing tells.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The pauses of a new leader whose list of bound pods fails. Others wait for it, and a full list is what
-/// an API server that is ill needs least.
+/// The pauses of a new leader whose list of bound pods fails. Others wait for it, and an ill API
+/// server needs a full list least of all.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// What a replica knows of the others.
+/// A replica's knowledge of the others.
 pub(crate) struct Replicas {
-    /// What this process is called in the Lease.
+    /// This process's name in the Lease.
     pub(crate) me: Holder,
     pub(crate) leadership: Leadership,
     /// The tenure in which this process binds.
@@ -57,7 +57,7 @@ pub(crate) struct Replicas {
 pub(crate) struct Holder {
     /// It differs from process to process.
     pub(crate) name: String,
-    /// Where it listens.
+    /// Address where it listens.
     pub(crate) address: SocketAddr,
 }
 
@@ -83,7 +83,7 @@ impl std::str::FromStr for Holder {
     }
 }
 
-/// Who binds now.
+/// The process that binds now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// This process, in that tenure.
@@ -94,8 +94,8 @@ pub(crate) enum Turn {
     Nobody,
 }
 
-/// Decides who binds. `office`: the tenure in which this process may bind. `holder`: who has the
-/// Lease, as it was last read; it may have changed since.
+/// Decides which process binds. `office`: the tenure in which this process may bind. `holder`: the
+/// holder of the Lease, as it was last read; it may have changed since.
 pub(crate) fn turn(me: &Holder, office: Option<u64>, holder: &str) -> Turn {
     if let Some(tenure) = office {
         return Turn::Here(tenure);
@@ -107,7 +107,7 @@ pub(crate) fn turn(me: &Holder, office: Option<u64>, holder: &str) -> Turn {
     }
 }
 
-/// What another extender said about a Bind.
+/// Another extender's answer to a Bind.
 enum Handed {
     /// It is done, in one way or the other.
     Answer(Result<(), String>),
@@ -150,7 +150,7 @@ impl Replicas {
         }
     }
 
-    /// Binds here, or has it done by whoever leads, whoever that is in the end.
+    /// Binds here, or has the leader do it, also after a change of the leader.
     pub(crate) async fn bind(
         &self,
         scheduler: &Arc<Scheduler>,
@@ -246,7 +246,7 @@ impl Replicas {
     }
 }
 
-/// What a `BindResult` says.
+/// The outcome in a `BindResult`.
 fn outcome_of(body: &[u8]) -> anyhow::Result<Result<(), String>> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]

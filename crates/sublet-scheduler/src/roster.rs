@@ -43,7 +43,7 @@ impl Roster {
         Some(slot)
     }
 
-    /// How many nodes are known.
+    /// Number of known nodes.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -92,8 +92,8 @@ impl Roster {
         (nodes, unknown)
     }
 
-    /// All nodes: first those named, as they are named, then the rest by slot. Where nodes
-    /// came in one list that is by name: the order of a kube-scheduler that knows no zones.
+    /// All nodes: first those named, as they are named, then the rest by slot. If all nodes came in
+    /// one list, that is by name: the order of a kube-scheduler that knows no zones.
     fn order_after(&self, names: &[&str]) -> Order {
         let mut order = Order::with_room_for(self.slots.len());
         for name in names {

@@ -29,8 +29,8 @@ use crate::plans::Membership;
 use crate::state::{Scheduler, State, now};
 use crate::waiting::claim_of;
 
-/// How far the kube-scheduler's watch may be ahead of ours. Both are streams of one API server,
-/// so it is a matter of which process is woken first: two milliseconds in a run on an idle
+/// Longest time that the kube-scheduler's watch may be ahead of ours. Both are streams of one API
+/// server, so it is a matter of which process is woken first: two milliseconds in a run on an idle
 /// machine, and more than twenty in three runs of four with three busy loops on two cores.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
@@ -83,7 +83,7 @@ fn health_routes() -> Router<Arc<Scheduler>> {
         .route("/metrics", get(metrics))
 }
 
-/// One that is to end still answers what it is asked, but its stand-in is to take its place.
+/// An extender that is to end still answers its calls, but its stand-in is to take its place.
 async fn ready(Shared(scheduler): Shared<Arc<Scheduler>>) -> Response {
     let replicas = scheduler.replicas.as_ref();
     let why = if !scheduler.is_ready() {
@@ -266,7 +266,7 @@ fn nowhere(names: &[&str], why: &str) -> Response {
     })
 }
 
-/// The answer that lets one node pass, if it is among those that are asked about.
+/// The answer that lets one node pass, if the call asks about it.
 fn only(args: &ExtenderArgs<'_>, names: &[&str], node: &NodeName) -> Response {
     let passed: Vec<&str> = names
         .iter()
@@ -330,7 +330,7 @@ struct Texts(Vec<Text>);
 struct Text {
     label: &'static str,
     text: String,
-    /// How many nodes are refused so.
+    /// Number of nodes that are refused so.
     nodes: u64,
 }
 
@@ -344,8 +344,8 @@ impl Texts {
         texts
     }
 
-    /// A reason's text depends on the claim and, for sharing modes, on nothing else that
-    /// differs within one claim: what it asks is refused by the other mode.
+    /// A reason's text depends on the claim and, for sharing modes, on nothing else that differs
+    /// within one claim: the other mode refuses the request.
     fn entry(&mut self, claim: &Claim, reason: &Reason) -> &mut Text {
         let label = reason.label();
         let known = self.0.iter().position(|text| text.label == label);

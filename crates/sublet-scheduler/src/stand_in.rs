@@ -32,39 +32,39 @@ use tokio::sync::watch;
 use crate::lifetime::{CALLS, listen_beside};
 use crate::peers::{self, Links};
 
-/// How often is looked whether the extender is there again, and who else is there.
+/// Pauses between checks whether the extender is back, and between searches for other extenders.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_FOR_PEERS: Duration = Duration::from_secs(2);
-/// How long the extender may take to say that it is ready.
+/// Time that the extender has to say that it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(1);
-/// How long another extender may take for what is answered from memory. A Bind may take longer: the
+/// Time that another extender has for an answer from memory. A Bind may take longer: the
 /// kube-scheduler waits 15 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const BIND_LIMIT: Duration = Duration::from_secs(14);
-/// How long calls under way may take when it steps back or ends.
+/// Time that calls under way have when it steps back or ends.
 const LAST_CALLS: Ending = Ending {
     farewell: Duration::ZERO,
     drain: Duration::from_secs(15),
 };
 
-/// What it stands in for.
+/// The extender that it stands in for.
 pub(crate) struct StandIn {
-    /// Where the extender tells its health.
+    /// Address where the extender tells its health.
     pub(crate) beside: SocketAddr,
-    /// Where the extender takes calls.
+    /// Address where the extender takes calls.
     pub(crate) address: SocketAddr,
-    /// Who may call there.
+    /// Clients that may call there.
     pub(crate) callers: Callers,
-    /// Where the Secret of the extenders is.
+    /// Namespace of the extenders' Secret.
     pub(crate) namespace: String,
-    /// Where others are: addresses, and names that stand for several.
+    /// Places of other extenders: addresses, and names that stand for several.
     pub(crate) peers: Vec<String>,
 }
 
-/// How calls go to others.
+/// Hands calls on to others.
 struct Desk {
     links: Links,
-    /// Where others are, and which of them answered last.
+    /// Addresses of the others; `latest` is the one that answered last.
     peers: Mutex<Vec<SocketAddr>>,
     latest: AtomicUsize,
     metrics: StandInMetrics,
@@ -205,8 +205,8 @@ impl Desk {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first answer of any other extender. Each verb may be asked twice: what is answered from
-    /// memory changes nothing, and who leads knows of a Bind that was asked before.
+    /// The first answer of any other extender. Each verb may be asked twice: an answer from memory
+    /// changes nothing, and the leader knows of a Bind that was asked before.
     async fn hand_on(
         &self,
         method: &Method,

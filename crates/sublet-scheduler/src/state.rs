@@ -30,7 +30,7 @@ use crate::replicas::{PATIENCE, Replicas};
 use crate::roster::Roster;
 use crate::waiting::Waiting;
 
-/// What the lock guards.
+/// The data that the lock guards.
 pub(crate) struct State {
     pub(crate) engine: Engine,
     /// Names of known nodes. The engine's own order is by slot, so that its scan needs none.
@@ -49,7 +49,7 @@ pub(crate) struct State {
     pub(crate) evictions: Evictions,
     /// Room that is made for pods which wait.
     pub(crate) promises: Promises,
-    /// What the stock scheduler checks of nodes; kept where nobody else checks it.
+    /// Facts of nodes that the stock scheduler checks; kept if nobody else checks them.
     pub(crate) node_rules: Option<BTreeMap<NodeIdx, NodeRules>>,
     pub(crate) quotas: Quotas,
     pub(crate) plans: Plans,
@@ -166,8 +166,8 @@ impl State {
         }
     }
 
-    /// The same for a pod that the stock scheduler asks about: what is learnt of it must not
-    /// depend on which of two watches was faster.
+    /// The same for a pod that the stock scheduler asks about. The policies must learn the same,
+    /// whichever of the two watches was faster.
     pub(crate) fn learn_early(&mut self, uid: &PodUid, claim: &Claim) {
         let policy = &self.engine.options().policy;
         if !policy.learns() || self.is_known(uid) || self.early.iter().any(|(u, _)| u == uid) {
@@ -191,7 +191,7 @@ impl State {
         self.early.remove(at).map(|(_, claim)| claim)
     }
 
-    /// What a pod asked that was seen bound; one that is only reserved was not seen yet.
+    /// The claim of a pod that was seen bound; a pod that is only reserved was not seen yet.
     fn bound_claim(&self, uid: &PodUid) -> Option<Arc<Claim>> {
         let entry = self.engine.ledger().entry(uid)?;
         (entry.standing == Standing::Bound).then(|| entry.claim.clone())
@@ -233,7 +233,8 @@ impl State {
         self.roster.resolve(names)
     }
 
-    /// Of these nodes those with untolerated PreferNoSchedule taints and how many, by slot.
+    /// The nodes of this list with untolerated PreferNoSchedule taints, and the count of each, by
+    /// slot.
     pub(crate) fn soft_ranks(
         &self,
         nodes: &[NodeIdx],
@@ -297,7 +298,7 @@ pub(crate) enum Listed {
     Nodes = 1,
     Pods = 2,
     Quotas = 4,
-    /// Where there are any; else it counts as complete.
+    /// Read only if there are plans; else it counts as complete.
     Plans = 8,
 }
 
@@ -305,11 +306,11 @@ pub(crate) enum Listed {
 const ALL_LISTED: u8 =
     Listed::Nodes as u8 | Listed::Pods as u8 | Listed::Quotas as u8 | Listed::Plans as u8;
 
-/// How long things may take that concern one Binding. The kube-scheduler waits 15 s in all
+/// Time limits of one Binding. The kube-scheduler waits 15 s in all
 /// (deploy/kubernetes/40-scheduler-config.yaml).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// How long the API server itself may work on it (its `timeout` parameter).
+    /// Time that the API server itself may work on it (its `timeout` parameter).
     pub(crate) deadline: Duration,
     /// After this time a Binding without an answer takes effect no more: the deadline, a second
     /// for the journey, and the 7 s after which etcd gives up a write (5 s and two elections).
@@ -328,10 +329,10 @@ impl Default for Patience {
 /// The extender: its state, its way to the API server, its metrics.
 pub struct Scheduler {
     state: Mutex<State>,
-    /// How many wait for the lock.
+    /// Number of callers that wait for the lock.
     wanted: AtomicUsize,
     listed: AtomicU8,
-    /// Told of whatever may have made room.
+    /// Notified of every change that may have made room.
     pub(crate) freed: watch::Sender<()>,
     /// Told of pods that policies may have learnt from.
     pub(crate) learnt: Notify,
@@ -340,7 +341,7 @@ pub struct Scheduler {
     pub(crate) client: Client,
     /// The names of the schedulers that ask us.
     pub(crate) schedulers: Vec<String>,
-    /// How Bindings are timed.
+    /// The time limits of Bindings.
     pub(crate) patience: Patience,
     pub(crate) started: Time,
     under_way: UnderWay,
@@ -434,8 +435,8 @@ impl Scheduler {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does anybody wait for the state? The lock is not fair, so whoever takes it again and again
-    /// should then pause.
+    /// Does anybody wait for the state? The lock is not fair, so a caller that takes it again and
+    /// again should then pause.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }

@@ -10,10 +10,10 @@ use sublet_plan::StockRules;
 
 use crate::plans::Membership;
 
-/// What a pod asks: cards, or nothing but CPU and memory of its node.
+/// A pod's request: cards, or nothing but CPU and memory of its node.
 ///
 /// # Errors
-/// What it says of cards cannot be read.
+/// The pod's request for cards cannot be read.
 pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     Ok(dialect::claim_of(pod, unit)?.unwrap_or_else(|| {
         // The stock scheduler decides about CPU and memory; here only scores look at them.
@@ -21,8 +21,8 @@ pub(crate) fn claim_of(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     }))
 }
 
-/// What a pod asks, with all that the stock scheduler counts, where nobody else counts it. What cannot
-/// be read of that is nothing.
+/// A pod's request, with all that the stock scheduler counts, if nobody else counts it. A part that
+/// cannot be read counts as nothing.
 pub(crate) fn counted(claim: Claim, pod: &Pod, rules: StockRules) -> Claim {
     match (rules, host_of(pod), stock_ask(pod)) {
         (StockRules::Here, Ok(host), Ok(stock)) => {
@@ -76,12 +76,12 @@ impl Waiting {
     }
 }
 
-/// Why a pod cannot be understood.
+/// Reason why a pod cannot be understood.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// What it asks.
+    /// Its request.
     Claim(ClaimError),
-    /// How it is called.
+    /// Its name.
     Name(NameError),
 }
 

@@ -131,7 +131,7 @@ async fn each<T, E: std::error::Error>(
     }
 }
 
-/// What the list that is being read has had so far; nothing between lists.
+/// The objects read so far of the list that is being read; nothing between lists.
 pub(crate) type Listing<T> = Option<BTreeSet<T>>;
 
 fn nodes(scheduler: &Arc<Scheduler>, listed: &mut Listing<String>, change: &Change<Node>) {
@@ -206,7 +206,7 @@ pub(crate) fn list_ended(scheduler: &Arc<Scheduler>, list: Listed) {
     });
 }
 
-/// The bound pods of which it matters that they do not say which cards they have.
+/// The bound pods that do not say which cards they have, if that matters.
 fn unsaid(scheduler: &Scheduler) -> Vec<PodKey> {
     let state = scheduler.state();
     let ledger = state.engine.ledger();
@@ -288,7 +288,7 @@ fn config_maps(scheduler: &Scheduler, listed: &mut Listing<NodeName>, change: Ch
     }
 }
 
-/// An error and what it came from: the cause of a failed connection is the last of them.
+/// An error and its causes: the cause of a failed connection is the last of them.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

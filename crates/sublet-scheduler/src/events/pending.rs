@@ -1,7 +1,7 @@
-//! What is still to be said of pods, one after the other, and what was said of each last.
+//! The messages about pods that are still to be said, in turn, and the last message about each.
 //!
-//! It never has more than a few lines for each pod that there is, however long the API server
-//! takes none of it: the same thing said twice waits once, and a pod that goes takes its own along.
+//! It never has more than a few lines for each pod that there is, even if the API server takes none
+//! for a long time. The same text said twice waits once, and a pod that goes takes its own along.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -11,10 +11,10 @@ use sublet_client::EventText;
 use sublet_model::{PodKey, PodUid};
 use tokio::sync::Notify;
 
-/// How long the same text is not posted again.
+/// Time in which the same text is not posted again.
 const QUIET_MS: u64 = 5 * 60 * 1000;
 
-/// What there is to do about a pod, in this order.
+/// The work for a pod, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Matters {
     /// Texts that are ready, by their reason.
@@ -23,7 +23,7 @@ pub(super) struct Matters {
     pub(super) waits: bool,
 }
 
-/// What is known of one pod.
+/// The notes on one pod.
 #[derive(Debug, Default)]
 struct Known {
     posted: Option<Posted>,
@@ -47,14 +47,14 @@ impl Posted {
 #[derive(Debug, Default)]
 struct Book {
     pods: BTreeMap<PodUid, Known>,
-    /// Pods of which something is to be said, by their turn.
+    /// Pods with work to do, by their turn.
     turns: BTreeMap<u64, PodUid>,
     next_turn: u64,
-    /// When what is no longer fresh was last thrown away.
+    /// Time when stale notes were last thrown away.
     swept_ms: u64,
 }
 
-/// What is to be said, and what was posted last, by pod.
+/// The texts to be posted, and the last posted text, by pod.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     book: Mutex<Book>,
@@ -112,7 +112,7 @@ impl Events {
         book.turns.retain(|_, uid| stays(uid));
     }
 
-    /// Of how many pods something is known.
+    /// Number of pods with notes.
     #[cfg(test)]
     pub(crate) fn pods(&self) -> usize {
         self.book().pods.len()
@@ -190,7 +190,7 @@ mod tests {
         )
     }
 
-    /// What is next, as `uid reasons waits`; nothing if nothing is.
+    /// The next work, as `uid reasons waits`; empty if there is none.
     fn next(events: &Events) -> String {
         let next = events.book().next();
         next.map_or_else(String::new, |(uid, Matters { texts, waits })| {

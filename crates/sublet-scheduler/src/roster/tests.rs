@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Names of different lengths, of which some begin or end alike, and an empty one.
+/// Names of different lengths, some with equal beginnings or ends, and an empty one.
 const NAMES: [&str; 12] = [
     "", "a", "b", "aa", "ab", "ba", "n-1", "n-10", "n-2", "n-20", "1-n", "nowhere",
 ];

@@ -12,7 +12,7 @@ use super::world::{World, pod};
 use crate::events::{post_all, why_it_waits};
 use crate::watches::{LOOKS, Listing, pods};
 
-/// A pod of which the stock scheduler has said that it waits.
+/// A pod that waits, as the stock scheduler has said.
 fn refused(name: &str, memory: u64) -> Value {
     let mut refused = pod(name, memory);
     refused["spec"]["schedulerName"] = json!("sublet");

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::world::World;
 use crate::replicas::{Holder, Replicas, take_office};
 
-/// A full list of pods every 50 ms is what it needs least.
+/// An ill API server needs a full list of pods every 50 ms least of all.
 #[tokio::test]
 async fn a_new_leader_lists_with_growing_pauses_while_the_api_server_is_ill() {
     let world = World::of_none(EngineOptions::of(Policy::binpack()));

@@ -60,7 +60,7 @@ impl World {
         *self.api.pod.lock().unwrap() = Some(pod.clone());
     }
 
-    /// The ledger: who has which card of which node.
+    /// The ledger: the pod on each card of each node.
     fn entries(&self) -> BTreeMap<String, String> {
         let state = self.scheduler.state();
         let ledger = state.engine.ledger();
@@ -90,7 +90,7 @@ impl World {
     }
 }
 
-/// Where filter lets it go, or why nowhere.
+/// The nodes that filter lets it go to, or the reason for none.
 async fn filtered(world: &World, pod: &Value) -> String {
     let answer = world.filter(pod, &["n1", "n2"]).await;
     match answer["NodeNames"].as_array() {
@@ -302,7 +302,7 @@ async fn a_slot_that_two_pods_have_is_free_when_both_are_gone() {
     }
 }
 
-/// What may happen, in any order: each stream has its own.
+/// Events, in any order: each stream has its own.
 #[derive(Debug, Clone)]
 enum Event {
     /// Plan `a` or `b` is this now: its slots by index, each for the pod that it names.
@@ -339,7 +339,7 @@ fn pod_name(which: bool) -> &'static str {
     if which { "p" } else { "q" }
 }
 
-/// What the watches have told last.
+/// The last word of the watches.
 #[derive(Default)]
 struct Told {
     plans: BTreeMap<&'static str, Value>,

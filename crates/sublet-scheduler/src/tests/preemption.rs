@@ -1,4 +1,4 @@
-//! Whom preempt offers, over the production route.
+//! Tests of the victims that preempt offers, over the production route.
 
 use serde_json::{Value, json};
 use sublet_client::Change;

@@ -162,7 +162,7 @@ async fn nothing_is_decided_before_the_quotas_are_known() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever is asked in whatever order, and though every pod passed filter before any was bound.
+    /// For any requests in any order, and though every pod passed filter before any was bound.
     #[test]
     fn a_namespace_never_has_more_than_its_quota(
         asked in proptest::collection::vec((1..3_u64, 1..900_u64, 0..40_u64), 1..8),

@@ -1,4 +1,4 @@
-//! Whom the controller would evict, and who may not take the room.
+//! Tests of the pods that the controller would evict, and of the pods that may not take the room.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ async fn nobody_is_evicted_for_room_that_a_plan_has() {
     assert_eq!(victims, ["q"]);
 }
 
-/// A member that somebody let through its gate waits for the queue, whatever its scheduler says.
+/// A member with an opened gate waits for the queue, whatever its scheduler says.
 #[tokio::test]
 async fn for_members_of_groups_only_the_queue_has_others_go() {
     let world = queueing();

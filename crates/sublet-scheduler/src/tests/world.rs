@@ -15,7 +15,7 @@ use tower::ServiceExt;
 
 use crate::state::{Listed, Patience, Scheduler};
 
-/// What the API server does with a Binding.
+/// The API server's answer to a Binding.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answer {
     Accept,
@@ -38,7 +38,7 @@ pub(super) struct ApiServer {
     pub(super) bindings: Mutex<Vec<Value>>,
     /// When pods were listed.
     pub(super) lists: Mutex<Vec<Instant>>,
-    /// Those that came, answered or not.
+    /// The events that came, answered or not.
     pub(super) events: Mutex<Vec<Value>>,
     /// No event is answered while this is true.
     pub(super) stuck: watch::Sender<bool>,
