@@ -1,8 +1,8 @@
 //! Every parser of bytes from outside, as a target for a fuzzer.
 //!
-//! A target takes any bytes, and panics where something is wrong. That a parser comes to its end
-//! without a panic is always asked; where there is a writer too, what was read must survive the way
-//! through it. What a target is for stands on top of its file.
+//! A target takes any bytes, and panics if something is wrong. Every parser must come to its end
+//! without a panic. If there is a writer too, a value that was read must survive the way through
+//! it. The top of each target's file says what the target is for.
 //!
 //! To add one: a file in `target/`, its line in [`TARGETS`], and a few inputs in `corpus/`. The test
 //! below tries all inputs on every machine. `cargo xtask fuzz` looks for others: its build of this

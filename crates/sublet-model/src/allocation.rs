@@ -1,4 +1,4 @@
-//! What one claim got: which cards, and how much of each.
+//! The allocation of one claim: its cards, and the amount of each.
 //!
 //! An allocation is plain data that travels as an annotation. [`charges_of`] is the only
 //! place that says what it costs, so that the ledger and the node agent never disagree.
@@ -10,7 +10,7 @@ use crate::{
     Ask, Claim, ContainerClaim, ContainerName, GpuIndex, GpuUuid, MiB, Milli, Part, Portion, Role,
 };
 
-/// A card as an allocation names it. Where a UUID is given, it wins over the index.
+/// A card as an allocation names it. If a UUID is given, it wins over the index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CardRef {
     /// Number on the node.
@@ -30,7 +30,7 @@ pub struct Grant {
     pub memory: MiB,
 }
 
-/// What a pod got: a grant for every container and card.
+/// A pod's allocation: a grant for every container and card.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allocation {
     /// In the order of the claim's containers.
@@ -45,8 +45,8 @@ impl Allocation {
             .filter(move |grant| grant.container == *container)
     }
 
-    /// What the containers on a card take of it at their worst moment; `None` where one of the
-    /// pod's is on no card, or they take more than there is.
+    /// The amount that the containers on a card take of it at their worst moment; `None` if a
+    /// container of the pod is on no card, or they take more than there is.
     fn peak_on(&self, card: &CardRef, claim: &Claim) -> Option<Part> {
         let on = |container: &ContainerClaim| {
             let mut grants = self.of(&container.name).map(|grant| &grant.card).peekable();
@@ -112,18 +112,18 @@ impl Allocation {
     }
 }
 
-/// What is taken from one card.
+/// The amount that is taken from one card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     /// The card.
     pub card: CardRef,
-    /// So much, shares among it; for a whole card all of it, whatever the card has.
+    /// The amount, shares included; for a whole card all of it, of any size.
     pub part: Part,
     /// The card is shared with nobody.
     pub whole: bool,
 }
 
-/// What `allocation`, the answer to `claim`, takes from each card.
+/// Returns the amount that `allocation`, the answer to `claim`, takes from each card.
 ///
 /// Amounts come from the claim, only the cards from the allocation: a pod cannot be charged
 /// less than it asked because an annotation says so.

@@ -1,4 +1,4 @@
-//! What a pod asks of cards at its worst moment, all its containers together.
+//! A pod's request for cards at its worst moment, all its containers together.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ pub struct Parts {
     own: Option<Arc<[OwnParts]>>,
 }
 
-/// What one container asks, where each container of a pod has cards of its own choice.
+/// The request of one container, if each container of a pod has cards of its own choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnParts {
     /// When the container runs.
     pub role: Role,
     /// On how many different cards it is.
     pub gpus: Count,
-    /// What it takes of each.
+    /// Amount that it takes of each.
     pub part: Part,
 }
 
@@ -88,8 +88,8 @@ impl Parts {
         })
     }
 
-    /// What each container asks, if they choose their cards each for itself: parts of different
-    /// containers may be on one card.
+    /// The request of each container, if they choose their cards each for itself: parts of
+    /// different containers may be on one card.
     #[must_use]
     pub fn own(&self) -> Option<&[OwnParts]> {
         self.own.as_deref()
@@ -132,7 +132,7 @@ impl Parts {
         self.iter().any(|part| part.memory_share > Milli::ZERO)
     }
 
-    /// How many there are.
+    /// Number of parts.
     #[must_use]
     pub fn count(&self) -> Count {
         Count::new(self.each.len() as u32)
@@ -144,7 +144,7 @@ impl Parts {
     }
 }
 
-/// What a pod needs of GPUs at its worst moment, and so what is taken from the ledger for it.
+/// A pod's need of GPUs at its worst moment; the same is taken from the ledger for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ask {
     /// No card: the pod asks CPU and memory of the machine only.

@@ -1,4 +1,4 @@
-//! What one pod asks of a node's GPUs, container by container.
+//! A pod's request for a node's GPUs, container by container.
 //!
 //! A claim is already free of dialects and units: memory is in MiB, and what the pod needs
 //! at its worst moment (its *ask*) is computed once, by the rule Kubernetes itself uses.
@@ -27,7 +27,7 @@ pub enum Role {
     Main,
 }
 
-/// How much of each of its cards a container asks.
+/// Portion of each of its cards that a container asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Portion {
     /// All of it, shared with nobody.
@@ -36,15 +36,14 @@ pub enum Portion {
     Part(Part),
 }
 
-/// What one container asks: a number of cards, and a portion of each.
+/// The request of one container: a number of cards, and a portion of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Demand {
-    /// How many cards.
+    /// Number of cards.
     pub gpus: Count,
-    /// How much of each.
+    /// Portion of each card.
     pub portion: Portion,
-    /// The most compute time that it may use of each, in thousandths; what it asks is never
-    /// more.
+    /// The most compute time that it may use of each, in thousandths; its request is never more.
     pub compute_limit: Milli,
 }
 
@@ -69,7 +68,8 @@ impl Demand {
         }
     }
 
-    /// What it takes of its card at `position` among those of its pod; nothing beyond them.
+    /// The amount of its pod's card at `position` that it takes; nothing if it does not have that
+    /// card.
     fn part(&self, position: usize) -> Part {
         match self.portion {
             Portion::Part(part) if position < self.gpus.get() as usize => part,
@@ -78,7 +78,7 @@ impl Demand {
     }
 }
 
-/// Who gives way where jobs want more compute time of a card than it has.
+/// Decides which job gives way if jobs want more compute time of a card than it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Class {
     /// It gets the compute time that it asked for.
@@ -99,7 +99,7 @@ impl Class {
     }
 }
 
-/// Which cards the containers of one pod have.
+/// The cards that the containers of one pod have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ContainerCards {
     /// They share: each has the first of the pod's cards.
@@ -129,11 +129,11 @@ pub struct ContainerClaim {
     pub position: usize,
     /// When it runs.
     pub role: Role,
-    /// What it asks.
+    /// The container's request.
     pub demand: Demand,
 }
 
-/// Why a list of containers is not a claim that Sublet can serve.
+/// Reason why a list of containers is not a claim that Sublet can serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimShapeError {
     /// No container asks for anything.
@@ -154,9 +154,9 @@ pub enum ClaimShapeError {
     AboveLimit {
         /// The container.
         container: ContainerName,
-        /// What it asks.
+        /// Compute time that it asks for.
         asked: Milli,
-        /// What it may use.
+        /// Compute time that it may use.
         limit: Milli,
     },
     /// Compute time for a pod that gets what others leave.
@@ -169,14 +169,14 @@ pub enum ClaimShapeError {
         "the containers of the pod ask for {asked} thousandths of the {what} of one GPU together; there are 1000"
     )]
     TooMuch {
-        /// Of what: compute time or memory.
+        /// Compute time or memory.
         what: &'static str,
         /// Thousandths.
         asked: u64,
     },
 }
 
-/// What one pod asks.
+/// The request of one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     dialect: Option<DialectName>,
@@ -298,7 +298,7 @@ impl Claim {
         Claim::on(ContainerCards::Shared, dialect, containers, has_slot)
     }
 
-    /// The same, where it is said which cards the containers have. Of whole cards each container
+    /// The same, if it is said which cards the containers have. With whole cards, each container
     /// always has its own.
     ///
     /// # Errors
@@ -362,13 +362,13 @@ impl Claim {
         &self.containers
     }
 
-    /// What the pod needs at its worst moment.
+    /// The pod's need at its worst moment.
     #[must_use]
     pub fn ask(&self) -> &Ask {
         &self.ask
     }
 
-    /// Who has to give way where compute time is short.
+    /// The class: it decides which job gives way if compute time is short.
     #[must_use]
     pub fn class(&self) -> Class {
         self.class
@@ -392,25 +392,25 @@ impl Claim {
         &self.models
     }
 
-    /// Which cards it accepts; `None` where it accepts all.
+    /// The cards that it accepts; `None` if it accepts all.
     #[must_use]
     pub fn wishes(&self) -> Option<&Arc<CardWishes>> {
         self.wishes.as_ref()
     }
 
-    /// What else it asks of the machine; `None` where the stock scheduler has looked at that.
+    /// The rest of its request to the machine; `None` if the stock scheduler has looked at that.
     #[must_use]
     pub fn stock(&self) -> Option<&Arc<StockAsk>> {
         self.stock.as_ref()
     }
 
-    /// How many init containers the pod has.
+    /// Number of init containers of the pod.
     #[must_use]
     pub fn init_containers(&self) -> usize {
         self.init_containers
     }
 
-    /// How many containers the pod has, init containers among them.
+    /// Number of containers of the pod, init containers included.
     #[must_use]
     pub fn pod_containers(&self) -> usize {
         self.pod_containers
@@ -431,8 +431,8 @@ impl Claim {
         }
     }
 
-    /// Does a container of one ask for as much as a container of the other, by what a device plugin
-    /// sees: slots, cards, or memory? It cannot tell such pods apart, whatever else they ask.
+    /// Does a container of one ask for as much as a container of the other, as a device plugin sees
+    /// it: slots, cards, or memory? The plugin cannot tell such pods apart, whatever else they ask.
     #[must_use]
     pub fn looks_like(&self, other: &Claim, advertise: Advertise) -> bool {
         let carrier = self.carrier_on(advertise);

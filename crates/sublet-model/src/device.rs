@@ -1,4 +1,4 @@
-//! A node's devices: what is there, how large, how healthy.
+//! A node's devices: their number, size and health.
 //!
 //! An [`Inventory`] is checked when it is made, so that a card can be named by index or by
 //! UUID without doubt. It never changes: a node whose cards change gets a new one.
@@ -24,7 +24,7 @@ impl fmt::Display for GpuIndex {
 pub enum Health {
     /// Yes.
     Healthy,
-    /// No, and why (such as `xid 79`). What runs there is still counted.
+    /// No, for this reason (such as `xid 79`). Work that runs there is still counted.
     Sick(Arc<str>),
 }
 
@@ -66,7 +66,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A healthy card of which only number and size are known.
+    /// A healthy card with a number and a size, and nothing else known.
     #[must_use]
     pub fn plain(index: GpuIndex, memory: MiB) -> Gpu {
         Gpu {
@@ -86,7 +86,7 @@ impl Gpu {
     }
 }
 
-/// Why a list of devices is not an inventory.
+/// Reason why a list of devices is not an inventory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryError {
     /// Two cards have one number.
@@ -200,7 +200,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// `count` equal cards: what is known of a node that no agent reports.
+    /// `count` equal cards, for a node that no agent reports.
     ///
     /// # Errors
     /// More than [`Inventory::MAX_GPUS`].
@@ -220,7 +220,7 @@ impl Inventory {
         &self.gpus
     }
 
-    /// How pairs of cards are wired.
+    /// The wiring of pairs of cards.
     #[must_use]
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs

@@ -30,7 +30,7 @@ impl Host {
         }
     }
 
-    /// What is left after taking `other`; nothing where there is less than that.
+    /// The amount left after taking `other`; nothing if there is less than that.
     #[must_use]
     pub const fn saturating_sub(self, other: Host) -> Host {
         Host {
@@ -39,8 +39,8 @@ impl Host {
         }
     }
 
-    /// What a pod needs at its worst moment, each amount by itself ([`peak`]). Containers come
-    /// in the order in which they start.
+    /// The need of a pod at its worst moment, each amount by itself ([`peak`]). Containers come in
+    /// the order in which they start.
     #[must_use]
     pub fn peak(containers: &[(Role, Host)]) -> Host {
         let of = |amount: fn(&Host) -> u64| {

@@ -1,9 +1,9 @@
-//! The ledger: every live allocation, and so what is free. The one place that takes and
-//! returns capacity.
+//! The ledger: every live allocation, and so all free room. The one place that takes and returns
+//! capacity.
 //!
-//! It is rebuilt from what the API server says and never from disk, and it accepts what it
-//! is told: pods bound by somebody else may exceed a card, which then simply has nothing
-//! free. What Sublet itself grants is checked before it gets here (`sublet-plan`).
+//! It is rebuilt from the API server's objects and never from disk, and it accepts them as they
+//! are. Pods bound by somebody else may exceed a card, which then simply has nothing free. Sublet's
+//! own grants are checked before they get here (`sublet-plan`).
 //!
 //! Nodes live in slots addressed by [`NodeIdx`], so that a scan over thousands of them is a
 //! walk over a vector; names are resolved once, at the edge. Beside each slot lies its
@@ -24,7 +24,7 @@ pub use self::outline::Outline;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIdx(pub u32);
 
-/// How firm an entry is.
+/// The firmness of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Sublet granted it and the API server has not confirmed yet.
@@ -40,13 +40,13 @@ pub struct Entry {
     pub pod: PodKey,
     /// Its UID.
     pub uid: PodUid,
-    /// Where it is.
+    /// Node where the pod is.
     pub node: NodeName,
-    /// What it asked.
+    /// The pod's claim.
     pub claim: Arc<Claim>,
-    /// What it got; `None` where a pod was bound without saying which cards.
+    /// The pod's allocation; `None` if it was bound without saying which cards.
     pub allocation: Option<Allocation>,
-    /// How firm it is.
+    /// The entry's firmness.
     pub standing: Standing,
     /// Has the node's agent handed the devices over? Until then, look-alikes stay away.
     pub assigned: bool,
@@ -57,7 +57,7 @@ pub struct Entry {
 /// A soft hold: what a pod that was just placed will probably take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// For whom.
+    /// UID of the pod.
     pub uid: PodUid,
     /// Where.
     pub node: NodeIdx,
@@ -76,7 +76,7 @@ pub struct Ledger {
     by_name: BTreeMap<NodeName, NodeIdx>,
     vacant: Vec<NodeIdx>,
     entries: BTreeMap<PodUid, Entry>,
-    /// What each entry was before it changed, since the oldest open checkpoint.
+    /// Each changed entry as it was before, since the oldest open checkpoint.
     journal: Vec<(PodUid, Option<Entry>)>,
     open_checkpoints: usize,
 }
@@ -93,8 +93,7 @@ impl Ledger {
         Ledger::default()
     }
 
-    /// Enters a node, or replaces what is known of it; its pods are charged again to the
-    /// cards it has now.
+    /// Enters a node, or replaces its facts; its pods are charged again to the cards it has now.
     pub fn set_node(&mut self, facts: NodeFacts) -> NodeIdx {
         let idx = self.slot(&facts.name);
         self.recount(idx, |book| book.facts = Some(facts));
@@ -144,7 +143,7 @@ impl Ledger {
         nodes.copied().collect()
     }
 
-    /// Brings every entry back to what it was then.
+    /// Brings every entry back to its state at the checkpoint.
     pub fn roll_back(&mut self, then: Checkpoint) {
         for (uid, before) in self.journal.split_off(then.0).into_iter().rev() {
             self.take(&uid);
@@ -226,7 +225,7 @@ impl Ledger {
         &self.books[idx.0 as usize]
     }
 
-    /// What a scan looks at before a node's page; `idx` came from this ledger.
+    /// The outline, which a scan looks at before a node's page; `idx` came from this ledger.
     #[must_use]
     pub fn outline(&self, idx: NodeIdx) -> &Outline {
         &self.outlines[idx.0 as usize]

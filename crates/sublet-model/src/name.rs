@@ -6,19 +6,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Why some text is not a name.
+/// Reason why some text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing was given.
     #[error("a {what} must not be empty")]
     Empty {
-        /// What kind of name was wanted.
+        /// Kind of name that was wanted.
         what: &'static str,
     },
     /// Longer than Kubernetes or the device plugin protocol allows.
     #[error("a {what} of {length} characters is too long (at most {max})")]
     TooLong {
-        /// What kind of name was wanted.
+        /// Kind of name that was wanted.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
@@ -28,7 +28,7 @@ pub enum NameError {
     /// White space, a control character, or a separator used on the wire.
     #[error("a {what} must not contain {character:?}")]
     Character {
-        /// What kind of name was wanted.
+        /// Kind of name that was wanted.
         what: &'static str,
         /// The first offending character.
         character: char,

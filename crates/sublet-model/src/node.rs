@@ -1,4 +1,4 @@
-//! What a node says of itself, beyond its devices: how cards are handed out there.
+//! A node's facts about itself, beyond its devices: how cards are handed out there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::{
     Ask, CardRef, GpuIndex, Host, Inventory, MiB, Milli, NodeName, Part, PodUid, StockAllocatable,
 };
 
-/// How a node's cards may be handed out.
+/// The ways in which a node may hand out its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharing {
     /// Parts of cards, by memory.
@@ -20,7 +20,7 @@ pub enum Sharing {
     Both,
 }
 
-/// How the node tells which pod a container belongs to, weakest first.
+/// The means by which the node tells which pod a container belongs to, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
     /// No Sublet agent: another device plugin hands out the cards.
@@ -34,7 +34,7 @@ pub enum Identity {
     Nri,
 }
 
-/// How the node advertises its memory to kubelet.
+/// The way in which the node advertises its memory to kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Advertise {
     /// One device per unit of memory.
@@ -43,7 +43,7 @@ pub enum Advertise {
     Slots,
 }
 
-/// What one `aliyun.com/gpu-mem` is.
+/// Amount that one `aliyun.com/gpu-mem` stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Unit {
     /// One MiB.
@@ -82,10 +82,10 @@ impl fmt::Display for Unit {
     }
 }
 
-/// What a node's agent measured of a card lately.
+/// Recent measurements of a card by the node's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MeasuredUse {
-    /// How much of its time it was busy.
+    /// Share of its time that it was busy.
     pub busy: Milli,
     /// Pods that were on it all the while, whose use is in that figure.
     pub pods: u32,
@@ -98,33 +98,33 @@ pub struct NodeFacts {
     pub name: NodeName,
     /// Its devices.
     pub inventory: Arc<Inventory>,
-    /// How its cards may be handed out.
+    /// Ways in which its cards may be handed out.
     pub sharing: Sharing,
-    /// How its agent, if any, tells pods apart.
+    /// Means by which its agent, if any, tells pods apart.
     pub identity: Identity,
-    /// How it advertises memory.
+    /// Way in which it advertises memory.
     pub advertise: Advertise,
     /// The unit it counts memory in.
     pub unit: Unit,
-    /// How many times it offers each card to kubelet (HAMi's device split count): a pod that kubelet
-    /// counts by cards goes on no card with so many pods. No limit unless it is said.
+    /// Number of times that it offers each card to kubelet (HAMi's device split count): a pod that
+    /// kubelet counts by cards goes on no card with so many pods. No limit unless it is said.
     pub splits: Option<NonZeroU8>,
     /// CPU and memory that pods can have of it.
     pub host: Host,
     /// The GPU model by which pods choose it; empty where it does not say.
     pub model: Arc<str>,
-    /// Whose device plugin hands out its cards, if it goes by decisions of its own scheduler alone:
-    /// what is bound there counts, and nothing more is.
+    /// Name of the device plugin that hands out its cards, if the plugin obeys only its own
+    /// scheduler: pods bound there count, and no more are placed.
     pub plugin: Option<&'static str>,
-    /// What else pods can have of it; `None` where the stock scheduler looks at that.
+    /// All else that pods can have of it; `None` if the stock scheduler looks at that.
     pub stock: Option<Arc<StockAllocatable>>,
     /// Cards that its agent has handed to pods which do not say so themselves.
     pub handed: Arc<BTreeMap<PodUid, Vec<CardRef>>>,
-    /// What its agent measured of its cards; nothing of a card whose use nobody knows.
+    /// Measurements of its cards by its agent; a card without known use has none.
     pub measured: Arc<BTreeMap<GpuIndex, MeasuredUse>>,
 }
 
-/// What is kept free on every card of a node for a pod that does not say which it has.
+/// Room kept free on every card of a node for a pod that does not say which card it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptFree {
     /// So much of it.
@@ -166,8 +166,8 @@ impl NodeFacts {
         known
     }
 
-    /// What must be kept free on every card for such a pod, so that no card that it may use is
-    /// given away. Nothing where its cards are known. Nothing for whole cards without an agent
+    /// The room that must be kept free on every card for such a pod, so that no card that it may
+    /// use is given away. None if its cards are known. None for whole cards without an agent
     /// either: there kubelet gives each card out once.
     #[must_use]
     pub fn kept_free_for(&self, uid: &PodUid, ask: &Ask) -> Option<KeptFree> {

@@ -1,4 +1,4 @@
-//! Amounts of one card, as one value: what is asked of it, taken from it and left on it.
+//! Amounts of one card, as one value: asked of it, taken from it, or left on it.
 //!
 //! All that counts cards adds, subtracts and compares [`Part`]s, so that a further amount is a
 //! field here and nothing else.
@@ -11,14 +11,14 @@ use std::fmt;
 
 use crate::{MiB, Milli};
 
-/// An amount of one card, or of what is left of one. It has no order: of two parts one may have
-/// more memory and the other more compute time ([`Part::fits_in`]).
+/// An amount of one card, or of the rest of one. It has no order: of two parts one may have more
+/// memory and the other more compute time ([`Part::fits_in`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Part {
     /// Device memory.
     pub memory: MiB,
-    /// Compute time that is promised, in thousandths of the card. What asks none may still
-    /// run: it gets what others leave.
+    /// Compute time that is promised, in thousandths of the card. A pod that asks for none may
+    /// still run: it gets the time that others leave.
     pub compute: Milli,
     /// Memory that is asked as a share of the card's, beside [`Part::memory`]; zero in accounts.
     pub memory_share: Milli,
@@ -47,8 +47,8 @@ impl Part {
         }
     }
 
-    /// What it is of a card with so much memory, with no share left in it. A share is rounded
-    /// down, so that shares which are a card together fit on it.
+    /// The amount in figures on a card with so much memory, with no share left in it. A share is
+    /// rounded down, so that shares which are a card together fit on it.
     #[must_use]
     pub const fn on(self, card: MiB) -> Part {
         if self.memory_share.get() == 0 {
@@ -77,7 +77,7 @@ impl Part {
         }
     }
 
-    /// What is left after taking `other`; nothing of an amount of which there is less.
+    /// The amount left after taking `other`; zero for each figure of which there is less.
     #[must_use]
     pub const fn saturating_sub(self, other: Part) -> Part {
         Part {
@@ -95,7 +95,7 @@ impl Part {
             && self.memory_share <= room.memory_share
     }
 
-    /// What is left after taking `other`, or `None` if there is less of anything.
+    /// The amount left after taking `other`, or `None` if there is less of anything.
     #[must_use]
     pub fn checked_sub(self, other: Part) -> Option<Part> {
         other.fits_in(self).then(|| self.saturating_sub(other))

@@ -1,4 +1,4 @@
-//! The pauses of whoever tries again what has failed: each is twice the last, up to a longest.
+//! The pauses between tries of an act that fails: each is twice the last, up to a longest.
 //!
 //! One rule for all loops of all processes. It counts nothing and knows no chance: both are arguments.
 
@@ -29,8 +29,8 @@ impl Pauses {
         pause.map_or(self.longest, |pause| pause.min(self.longest))
     }
 
-    /// The same for one of many who fail together: up to a quarter of it is left out, by `chance`, which
-    /// is any number.
+    /// The same for one of many that fail together: `chance`, which is any number, takes away up to
+    /// a quarter of it.
     #[must_use]
     pub fn scattered(self, failures: u32, chance: u64) -> Duration {
         let pause = self.after(failures);

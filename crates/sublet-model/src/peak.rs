@@ -1,8 +1,8 @@
-//! What containers of one pod take at their worst moment.
+//! The amounts that containers of one pod take at their worst moment.
 
 use crate::{ClaimShapeError, MiB, Milli, Part, Role};
 
-/// What such amounts of one card are at their worst moment.
+/// Returns the peak of such amounts of one card.
 ///
 /// Amounts and shares of memory have a worst moment each, so a pod with both may be counted as
 /// more than it ever takes, and never as less.

@@ -63,7 +63,7 @@ impl MiB {
         }
     }
 
-    /// What is left after taking `other`, or `None` if there is less than that.
+    /// The amount left after taking `other`, or `None` if there is less than that.
     #[must_use]
     pub const fn checked_sub(self, other: MiB) -> Option<MiB> {
         match self.0.checked_sub(other.0) {
@@ -72,7 +72,7 @@ impl MiB {
         }
     }
 
-    /// What is left after taking `other`; nothing if there is less than that.
+    /// The amount left after taking `other`; nothing if there is less than that.
     #[must_use]
     pub const fn saturating_sub(self, other: MiB) -> MiB {
         MiB(self.0.saturating_sub(other.0))
@@ -157,7 +157,7 @@ impl Bytes {
         Bytes(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other`; nothing if there is less than that.
+    /// The amount left after taking `other`; nothing if there is less than that.
     #[must_use]
     pub const fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
@@ -202,7 +202,7 @@ impl MilliCpu {
         MilliCpu(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other`; nothing if there is less than that.
+    /// The amount left after taking `other`; nothing if there is less than that.
     #[must_use]
     pub const fn saturating_sub(self, other: MilliCpu) -> MilliCpu {
         MilliCpu(self.0.saturating_sub(other.0))
@@ -219,8 +219,8 @@ impl fmt::Display for MilliCpu {
     }
 }
 
-/// Thousandths of one GPU: of its compute time, or the larger of its shares of both. What one
-/// asks or has is at most [`Milli::WHOLE`]; a sum may be more.
+/// Thousandths of one GPU: of its compute time, or the larger of its shares of both. One pod asks
+/// or has at most [`Milli::WHOLE`]; a sum may be more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Milli(u16);
 
@@ -277,7 +277,7 @@ impl Milli {
         Milli(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other`; nothing if there is less than that.
+    /// The amount left after taking `other`; nothing if there is less than that.
     #[must_use]
     pub const fn saturating_sub(self, other: Milli) -> Milli {
         Milli(self.0.saturating_sub(other.0))
@@ -320,7 +320,7 @@ impl Count {
         Count(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other`; nothing if there are fewer.
+    /// The number left after taking `other`; zero if there are fewer.
     #[must_use]
     pub const fn saturating_sub(self, other: Count) -> Count {
         Count(self.0.saturating_sub(other.0))

@@ -1,9 +1,9 @@
-//! What the stock scheduler counts of pods and nodes beyond CPU and memory: every other
-//! resource, how many pods there are, and the machine's ports.
+//! Amounts of pods and nodes beyond CPU and memory that the stock scheduler counts: every other
+//! resource, the number of pods, and the machine's ports.
 //!
-//! The extender knows nothing of it, since the stock scheduler has looked before it asks. Who
-//! decides without a stock scheduler (`sublet plan`, the simulator) fills it in, and the ledger
-//! counts it like all else that a pod takes.
+//! The extender knows nothing of it, since the stock scheduler has looked before it asks. A program
+//! without a stock scheduler (`sublet plan`, the simulator) fills it in, and the ledger counts it
+//! like all else that a pod takes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// What a pod asks that only the stock scheduler counts.
+/// The part of a pod's request that only the stock scheduler counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StockAsk {
     /// The resources that cards are asked by. A node has as much of them as its device plugin
@@ -107,25 +107,25 @@ pub struct StockAsk {
     pub scored: Host,
 }
 
-/// What pods can have of a node that only the stock scheduler counts.
+/// The part of a node's allocatable amounts that only the stock scheduler counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StockAllocatable {
     /// Resources, CPU and memory aside.
     pub resources: Resources,
-    /// How many pods.
+    /// Number of pods.
     pub pods: u64,
 }
 
-/// What the pods of a node ask of the machine, beside cards.
+/// The requests of a node's pods to the machine, beside cards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineUse {
     /// CPU and memory.
     pub host: Host,
     /// The same as scores count it ([`StockAsk::nonzero`]).
     pub nonzero: Host,
-    /// How many pods there are.
+    /// Number of pods.
     pub pods: u64,
-    /// Other resources, those that cards are asked by too.
+    /// Other resources, including those by which cards are asked for.
     pub resources: Resources,
     /// Ports, in order.
     pub ports: Vec<HostPort>,

@@ -1,4 +1,4 @@
-//! Tags of a pod: which pods it wants beside it on a card, and which not.
+//! Tags of a pod: the pods that it wants beside it on a card, and those that it does not want.
 //!
 //! They are those of KubeShare's SharePods (Yeh, Chen, Chou: *KubeShare: A Framework to Manage
 //! GPUs as First-Class and Shared Resources in Container Cloud*, HPDC 2020, section 4.3), and they
@@ -112,7 +112,7 @@ pub enum TagConflict {
 }
 
 impl Claim {
-    /// Whom it wants beside it on a card, and whom not.
+    /// The pods that it wants beside it on a card, and those that it does not want.
     #[must_use]
     pub fn tags(&self) -> &CardTags {
         self.wishes().map_or(CardTags::NONE, |wishes| &wishes.tags)

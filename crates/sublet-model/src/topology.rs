@@ -1,4 +1,4 @@
-//! How a node's devices are wired: PCIe places, pair levels, NICs, partitions, fabric.
+//! The wiring of a node's devices: PCIe places, pair levels, NICs, partitions, fabric.
 //!
 //! No decision needs all of this yet. Agents report it already, so that decisions about RDMA, NUMA
 //! and NVSwitch partitions will need no new agent. Names and levels follow `nvidia-smi topo -m`
@@ -21,7 +21,7 @@ pub struct Bdf {
     pub function: u8,
 }
 
-/// Why some text is not a PCI address.
+/// Reason why some text is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a PCI address such as 0000:3b:00.0")]
 pub struct BdfError(String);
@@ -57,7 +57,7 @@ impl fmt::Display for Bdf {
     }
 }
 
-/// How far apart two devices of a node are, nearest first (`nvidia-smi topo -m`).
+/// Distance between two devices of a node, nearest first (`nvidia-smi topo -m`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// On one board.

@@ -1,4 +1,4 @@
-//! Which models of nodes a pod accepts, and which of their cards, whatever room they have.
+//! The models of nodes and the cards that a pod accepts, whatever room they have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl Models {
     }
 }
 
-/// Which cards a pod accepts. Nothing wanted means any card; nothing unwanted means none is.
+/// The cards that a pod accepts. If none is wanted, any card is; if none is unwanted, all are
+/// allowed.
 ///
 /// The wishes are those of HAMi's annotations (`use-gputype`, `nouse-gpuuuid`, `numa-bind` and
 /// the others): any of the wanted, none of the unwanted.
@@ -49,9 +50,10 @@ pub struct CardWishes {
     pub models: BTreeSet<Arc<str>>,
     /// Its product name must contain none of these, in lower case.
     pub not_models: BTreeSet<Arc<str>>,
-    /// All the pod's cards must be of one NUMA node. Of a card it must be known which that is.
+    /// All the pod's cards must be of one NUMA node. Each card's NUMA node must be known.
     pub one_numa: bool,
-    /// Whom it wants beside it, and whom not. They say nothing of the card itself.
+    /// Pods that it wants beside it, and pods that it does not want. They say nothing of the card
+    /// itself.
     pub tags: CardTags,
 }
 

@@ -1,5 +1,5 @@
-//! What commands and the arbiter say to each other on `admin.sock`, and what the agent's `top` port
-//! takes: whoever is let in there may write any line.
+//! Messages between commands and the arbiter on `admin.sock`, and the calls that the agent's `top`
+//! port takes: every client that is let in there may write any line.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,5 +1,5 @@
-//! What the API server asks the webhooks about an object; any pod of the cluster can reach their
-//! port.
+//! The API server's questions to the webhooks about an object; any pod of the cluster can reach
+//! their port.
 
 use sublet_api::object::Pod;
 use sublet_api::{ElasticQuota, SharePod};

@@ -1,4 +1,4 @@
-//! What the agent keeps on disk of each container, and reads when it starts anew.
+//! The agent's record of each container, kept on disk and read when the agent starts anew.
 
 use sublet_agent::isolate::record::Record;
 

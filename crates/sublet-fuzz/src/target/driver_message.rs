@@ -10,8 +10,8 @@ pub(super) const TARGET: Target = Target {
     run,
 };
 
-/// What was read is written as the same bytes again: nothing in a message goes unread. Whoever
-/// speaks a later version too may have said more, which is left alone.
+/// A message that was read is written as the same bytes again: nothing in it goes unread. A speaker
+/// of a later version may have said more, which is left alone.
 fn run(bytes: &[u8]) {
     match ProcessMessage::parse(bytes) {
         Ok(ProcessMessage::Hello(hello)) if hello.max_version > VERSION => {

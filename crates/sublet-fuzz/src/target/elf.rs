@@ -1,4 +1,4 @@
-//! Libraries, of which the agent and `sublet install` read what they need.
+//! Libraries: the agent and `sublet install` read from them what they need.
 
 use sublet_library::Needs;
 

@@ -1,4 +1,4 @@
-//! What the kube-scheduler calls the extender with; on a node's own network any local user may.
+//! The kube-scheduler's calls to the extender; on a node's own network any local user may call.
 
 use sublet_api::extender::{BindArgs, ExtenderArgs, PreemptArgs, from_str};
 

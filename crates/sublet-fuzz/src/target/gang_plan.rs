@@ -1,4 +1,4 @@
-//! Plans of the queue, which extenders obey: whoever holds the controller's token may write any.
+//! Plans of the queue, which extenders obey: every holder of the controller's token may write any.
 
 use serde_json::json;
 use sublet_api::gang_plan::{GangPlan, GangPlanObject};

@@ -1,4 +1,4 @@
-//! Pods, as whoever may create one writes them, in every dialect. The form is that of
+//! Pods, as any user who may create one writes them, in every dialect. The form is that of
 //! [`crate::object`].
 
 use std::sync::Arc;

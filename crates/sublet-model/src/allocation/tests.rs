@@ -1,4 +1,4 @@
-//! Which allocations answer which claims, and what they cost, as pictures.
+//! Tests of the allocations that answer a claim, and of their costs, as pictures.
 
 use super::*;
 use crate::{ContainerClaim, Count, Demand};

@@ -1,4 +1,4 @@
-//! What containers ask together, as pictures, and what no claim is made of.
+//! Tests of the request that containers make together, as pictures, and of lists that are no claim.
 
 use super::*;
 

@@ -16,22 +16,22 @@ use crate::{
 /// One card's account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Card {
-    /// What the card has.
+    /// The card's size.
     pub capacity: Part,
-    /// What is taken from it.
+    /// The amount that is taken from it.
     pub used: Part,
-    /// What more may be in use by pods that do not say which card they have: each of them is
-    /// counted here on every card that it may be on.
+    /// Further amount that may be in use by pods that do not say which card they have: each of them
+    /// is counted here on every card that it may be on.
     pub unsure: Part,
-    /// What soft holds would take: it orders choices and refuses nothing.
+    /// The amount that soft holds would take: it orders choices and refuses nothing.
     pub held: Part,
     /// Pods on the card.
     pub tenants: u32,
-    /// How many of them are of the class [`Class::Guaranteed`], those too that ask for no compute
-    /// time.
+    /// Number of tenants of the class [`Class::Guaranteed`], including those that ask for no
+    /// compute time.
     pub guaranteed: u32,
-    /// How many of them have the card for themselves: at most one, unless somebody else
-    /// bound them.
+    /// Number of tenants that have the card for themselves: at most one, unless somebody else bound
+    /// them.
     pub whole: u32,
     /// Soft holds on the card.
     pub holds: u32,
@@ -40,7 +40,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// What a new tenant can have: nothing of a card on which somebody else put too much.
+    /// The room for a new tenant: none on a card on which somebody else put too much.
     #[must_use]
     pub fn free(&self) -> Part {
         self.room().unwrap_or(Part::ZERO)
@@ -52,7 +52,7 @@ impl Card {
         takes.then(|| self.capacity.saturating_sub(self.used.plus(self.unsure)))
     }
 
-    /// What would be left for others if a tenant took so much; `None` where it cannot have it.
+    /// The room left for others if a tenant took so much; `None` if it cannot have it.
     ///
     /// A guaranteed tenant that asks for all of the compute time is the only one of its class.
     #[must_use]
@@ -122,7 +122,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// The page of a node of which nothing is known yet.
+    /// The page of a node without known facts.
     pub(super) fn empty(name: NodeName) -> Book {
         Book {
             name,
@@ -155,7 +155,8 @@ impl Book {
         &self.name
     }
 
-    /// What the node says of itself; `None` where pods are bound to a node nobody knows (yet).
+    /// The node's facts about itself; `None` for a node that nobody knows (yet), with pods bound to
+    /// it.
     #[must_use]
     pub fn facts(&self) -> Option<&NodeFacts> {
         self.facts.as_ref()
@@ -204,7 +205,7 @@ impl Book {
         whole.saturating_sub(self.machine.host)
     }
 
-    /// What the pods here ask of the machine.
+    /// The requests of the pods here to the machine.
     #[must_use]
     pub fn machine(&self) -> &MachineUse {
         &self.machine
@@ -362,7 +363,7 @@ impl Book {
     }
 }
 
-/// Who has tags, by the position of the card.
+/// Pods with tags, by the position of the card.
 type Neighbours = BTreeMap<usize, Vec<Neighbour>>;
 
 /// Notes the tags of a pod on a card.

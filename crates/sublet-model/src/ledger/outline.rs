@@ -8,7 +8,7 @@
 use super::{Book, Card};
 use crate::{Count, MiB, Sharing};
 
-/// What a scan needs to know of a node before it opens the node's page.
+/// Facts about a node that a scan needs before it opens the node's page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outline {
     rooms: Rooms,
@@ -160,7 +160,7 @@ impl Outline {
     }
 }
 
-/// Which of 64 sizes an amount belongs to: eight to each doubling from 2 GiB, below which few
+/// The class of an amount, one of 64 sizes: eight to each doubling from 2 GiB, below which few
 /// cards are left with anything, up to 448 GiB, which no card has yet.
 const fn rung(amount: MiB) -> u32 {
     let units = amount.get() >> 8;

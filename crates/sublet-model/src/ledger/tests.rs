@@ -51,7 +51,7 @@ fn entry(pod: &str, on: &str, index: u16, memory: u32, assigned: bool) -> Entry 
     }
 }
 
-/// `node: used/capacity… free, who waits for devices`, a line per node.
+/// `node: used/capacity… free, pods that wait for devices`, a line per node.
 fn check(ledger: &Ledger, expected: &[&str]) {
     let line = |(_, book): (NodeIdx, &Book)| {
         let card =
@@ -223,8 +223,8 @@ fn a_guaranteed_tenant_of_all_compute_time_is_alone_in_its_class() {
 }
 
 proptest! {
-    /// Pods do not say which card they have, and others are placed where the ledger has room:
-    /// whichever cards the former really have, no card has more on it than it can hold.
+    /// Some pods do not say which card they have, and others are placed where the ledger has room.
+    /// Wherever the former really are, no card has more on it than it can hold.
     #[test]
     fn whichever_card_it_really_has_no_card_is_overfilled(
         cards in 1..4usize,

@@ -1,5 +1,4 @@
-//! What an outline says is what the page says, for pages of any kind, also such as no
-//! cluster can get into.
+//! An outline agrees with its page, for pages of any kind, also such as no cluster can get into.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
