@@ -44,7 +44,7 @@ pub(crate) struct Recorder {
     capacity: u64,
     arrived: u64,
     sums: Vec<Sums>,
-    /// What had arrived before anything was noted, in percent.
+    /// Share that had arrived before anything was noted, in percent.
     first: u32,
 }
 
@@ -85,7 +85,7 @@ impl Recorder {
         sums.fragmented += of_all(fragmented);
     }
 
-    /// What has arrived, in percent of the cluster, halves to even.
+    /// The share that has arrived, in percent of the cluster, halves to even.
     pub(crate) fn arrived_percent(&self) -> u32 {
         let whole = self.capacity.max(1);
         let (quotient, rest) = (self.arrived * 100 / whole, self.arrived * 100 % whole);

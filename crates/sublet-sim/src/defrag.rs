@@ -1,4 +1,4 @@
-//! What moving pods would win: the engine's list of moves for a cluster as it stands, or as a
+//! Moves pods and measures the gain: the engine's list of moves for a cluster as it stands, or as a
 //! run of the protocol leaves it.
 
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ pub struct Location {
 pub struct Relocation {
     /// The pod.
     pub pod: PodKey,
-    /// What it asks.
+    /// The pod's claim.
     pub claim: Arc<Claim>,
-    /// Where it is.
+    /// The pod's place now.
     pub from: Location,
-    /// Where it goes.
+    /// The pod's new place.
     pub to: Location,
 }
 

@@ -10,7 +10,7 @@ use crate::stock::CpuOnlyPods;
 use crate::trace::{NodeList, PodList};
 use crate::world::{Obstacles, Reasons, World};
 
-/// What to run.
+/// Input of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Inflation<'a> {
     /// The cluster.
@@ -19,16 +19,16 @@ pub struct Inflation<'a> {
     pub pods: &'a PodList,
     /// Order of arrival.
     pub sequence: &'a Sequence,
-    /// How to place.
+    /// Placement policy.
     pub policy: &'a Policy,
-    /// What is other than in the protocol.
+    /// Differences from the protocol.
     pub variant: Variant,
 }
 
-/// How a run differs from the protocol; by default not at all.
+/// Differences of a run from the protocol; by default none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Variant {
-    /// Who places pods that ask for no GPU.
+    /// The scheduler that places pods that ask for no GPU.
     pub cpu_only: CpuOnlyPods,
     /// The scheduler starts again when so many percent have arrived, and learns anew from the
     /// pods that are placed.
@@ -37,7 +37,7 @@ pub struct Variant {
     pub naive: bool,
 }
 
-/// What became of one arrival.
+/// The outcome of one arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Row of the pod list.
@@ -57,16 +57,16 @@ pub struct Drops {
     pub whole: [u32; 4],
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Every arrival, in order.
     pub placements: Vec<Placement>,
-    /// How many were placed.
+    /// Number of pods that were placed.
     pub placed: usize,
-    /// What was dropped.
+    /// Pods that were dropped.
     pub drops: Drops,
-    /// Why it was, counted as in `drops`.
+    /// Reasons for the drops, counted as in `drops`.
     pub reasons: Reasons,
     /// Allocated and fragmented share by arrived share.
     pub curve: Curve,

@@ -1,19 +1,19 @@
-//! Who waits, and who of them is worth a try.
+//! The pods that wait, and among them those worth a try.
 //!
-//! A try costs a search, and thousands may wait. Pods of one kind are alike, so where one was
-//! refused the others need not ask; and a kind that was refused everywhere can find room only
-//! where something has left since. Nothing is placed here.
+//! A try costs a search, and thousands may wait. Pods of one kind are alike, so if one was refused,
+//! the others need not ask. A kind that was refused everywhere can find room only on a node that
+//! something has left since. Nothing is placed here.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Where a pod stands in the line: by priority, then by arrival.
+/// The place of a pod in the line: by priority, then by arrival.
 type Turn = (Reverse<i32>, usize);
 
 /// Pods that wait, in the order in which they are tried.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// By kind, who waits.
+    /// Waiting pods, by kind.
     waiting: Vec<BTreeSet<Turn>>,
     /// Kinds that have come since the last moment.
     fresh: BTreeSet<usize>,
@@ -51,8 +51,8 @@ impl Line {
         }
     }
 
-    /// All that come at a moment have joined; `freed`: something has left, so that those who
-    /// were refused may try again.
+    /// All that come at a moment have joined; `freed`: something has left, so that refused pods may
+    /// try again.
     pub(crate) fn open(&mut self, freed: bool) {
         let fresh = std::mem::take(&mut self.fresh);
         let again = self.refused.iter().filter(|_| freed);
@@ -62,7 +62,7 @@ impl Line {
         }
     }
 
-    /// Whose turn it is; nobody's, if nobody is worth a try.
+    /// The pod whose turn it is; `None` if no pod is worth a try.
     pub(crate) fn first(&self) -> Option<Head> {
         let &(turn, kind) = self.heads.first()?;
         Some(Head {
@@ -73,7 +73,7 @@ impl Line {
         })
     }
 
-    /// What came of the try.
+    /// Enters the result of the try.
     pub(crate) fn tried(&mut self, head: Head, placed: bool) {
         self.heads.remove(&(head.turn, head.kind));
         if !placed {

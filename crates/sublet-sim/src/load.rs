@@ -1,5 +1,5 @@
-//! How densely pods come: times of arrival are pressed together, or drawn apart, until the pods
-//! ask for a share of the cluster.
+//! Changes how densely pods come: times of arrival are pressed together, or drawn apart, until the
+//! pods ask for a share of the cluster.
 
 use crate::TimedError;
 

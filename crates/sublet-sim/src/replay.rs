@@ -1,12 +1,12 @@
-//! A trace of jobs through a queue: who waits how long, by size and by tenant.
+//! A trace of jobs through a queue: the time that jobs wait, by size and by tenant.
 //!
-//! Unlike in [`crate::timed`] a job may need several nodes: a job of more GPUs than any node has
-//! is a gang, all of whose members start together. Tenants have quotas. Who starts when is up to
-//! a [`Discipline`]; where, the engine says, the same one for all of them, so that disciplines
-//! differ in nothing else. Time is virtual, and nothing is random.
+//! Unlike in [`crate::timed`] a job may need several nodes: a job of more GPUs than any node has is
+//! a gang, and all its members start together. Tenants have quotas. A [`Discipline`] decides which
+//! job starts when. The engine decides where, the same one for all disciplines, so that they differ
+//! in nothing else. Time is virtual, and nothing is random.
 //!
-//! At each moment first goes what ends, then come those that arrive, and then the discipline is
-//! asked once. What is evicted loses its work, and waits again.
+//! At each moment, jobs that end go first. Then jobs that arrive come, and then the discipline is
+//! asked once. An evicted job loses its work, and waits again.
 
 mod discipline;
 mod figures;
@@ -26,16 +26,16 @@ use self::jobs::{Jobs, Kinds};
 use crate::TimedError;
 use crate::trace::{NodeList, PodList, QuotaRow};
 
-/// What to run.
+/// Input of a replay.
 #[derive(Clone, Copy)]
 pub struct Replay<'a> {
     /// The cluster. Nothing else runs on it.
     pub nodes: &'a NodeList,
     /// The jobs.
     pub pods: &'a PodList,
-    /// How to place.
+    /// Placement policy.
     pub policy: &'a Policy,
-    /// Who starts next.
+    /// The rule that says which job starts next.
     pub discipline: &'a dyn Discipline,
     /// The quotas of tenants. Without them each has that part of the cluster which it has of all
     /// GPU time that the jobs ask.
@@ -46,13 +46,13 @@ pub struct Replay<'a> {
     pub interval: u64,
 }
 
-/// Why jobs cannot be replayed.
+/// Reason why jobs cannot be replayed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// Times that are missing, or no load can be made of.
     #[error(transparent)]
     Times(#[from] TimedError),
-    /// An empty list, or one of which nothing can ever start.
+    /// An empty list, or a list without any job that can ever start.
     #[error("there is no job that could start on these nodes")]
     NoJobs,
     /// A tenant without quota.
@@ -65,7 +65,7 @@ pub enum ReplayError {
     },
 }
 
-/// What happens to a job.
+/// An event of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayEvent<'a> {
     /// When, in seconds of the trace.
@@ -76,7 +76,7 @@ pub struct ReplayEvent<'a> {
     pub step: ReplayStep<'a>,
 }
 
-/// What may happen to a job.
+/// The kinds of events of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayStep<'a> {
     /// It comes.

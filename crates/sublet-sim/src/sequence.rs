@@ -17,7 +17,7 @@ pub struct Sequence {
     pub arrivals: Vec<u32>,
 }
 
-/// Why a text is not a sequence for these lists.
+/// Reason why a text is not a sequence for these lists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
     /// A line is missing or begins otherwise.
@@ -35,9 +35,9 @@ pub enum SequenceError {
         line: usize,
         /// The word, from 1.
         word: usize,
-        /// What stands there.
+        /// The word as it stands.
         text: String,
-        /// What it must be below.
+        /// Bound that it must be below.
         below: usize,
     },
     /// The ranks are not one for each node.

@@ -11,13 +11,13 @@ use sublet_model::Entry;
 /// A pod that runs from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    /// What it has; on which node is in `node`, by whatever name the entry calls it.
+    /// Its allocation; its node is in `node`, even if the entry has another name for it.
     pub entry: Entry,
     /// Row of the node list.
     pub node: u32,
     /// The nodes that are open to it; `None` for all.
     pub reach: Option<Reach>,
-    /// Why it cannot be ended here and started elsewhere; `None` if it can.
+    /// Reason why it cannot be ended here and started elsewhere; `None` if it can.
     pub stays: Option<&'static str>,
 }
 

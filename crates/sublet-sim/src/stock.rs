@@ -1,17 +1,17 @@
-//! Where the stock scheduler puts a pod that asks for no GPU, if such pods do not pass our
-//! extender: to the node that is left emptiest.
+//! Places a pod that asks for no GPU as the stock scheduler does, if such pods do not pass our
+//! extender: on the node that is left emptiest.
 //!
 //! Two of its scores differ from node to node in a trace (`sublet_plan::stock::resources`). The
-//! highest sum wins. What is approximated: ties go by rank, where the stock scheduler draws one;
-//! every node is scored, where it looks at a part of a large cluster's; and a list's pods that
-//! ask for no CPU or no memory count as asking none, where it assumes a little.
+//! highest sum wins. Three things are approximated. Ties go by rank; the stock scheduler draws one.
+//! Every node is scored; the stock scheduler looks at a part of a large cluster's. A list's pods
+//! that ask for no CPU or no memory count as asking none; the stock scheduler assumes a little.
 
 use std::cmp::Reverse;
 
 use sublet_model::{Claim, Ledger, NodeIdx};
 use sublet_plan::stock::{check_machine, resources};
 
-/// Who places pods that ask for no GPU.
+/// The scheduler that places pods that ask for no GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuOnlyPods {
     /// The policy: they pass the extender, as in FGD's protocol.

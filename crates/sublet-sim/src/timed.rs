@@ -1,9 +1,9 @@
 //! Pods come and go at the times of the trace; those that find no place wait.
 //!
-//! At each moment first goes what ends, then all that wait are tried, by priority and then by
-//! arrival, those that come at that moment among them. Nobody is evicted and nobody blocks the
-//! line: a pod behind may start first, as beside the stock scheduler. Pods that no node could
-//! ever take, the cluster being empty, are set aside when they come.
+//! At each moment, pods that end go first. Then all waiting pods are tried, by priority and then by
+//! arrival, including those that come at that moment. Nobody is evicted and nobody blocks the line:
+//! a pod behind may start first, as beside the stock scheduler. Pods that no node could ever take,
+//! even in an empty cluster, are set aside when they come.
 
 mod usage;
 
@@ -22,16 +22,16 @@ use crate::stock::CpuOnlyPods;
 use crate::trace::{NodeList, PodList, PodRow};
 use crate::world::{Obstacles, Reasons, World};
 
-/// What to run.
+/// Input of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Timed<'a> {
     /// The cluster.
     pub nodes: &'a NodeList,
     /// The pods, which come and go by themselves.
     pub pods: &'a PodList,
-    /// How to place. Of two nodes that cost the same goes first which does in a cluster.
+    /// Placement policy. Nodes that cost the same come in the order that they have in a cluster.
     pub policy: &'a Policy,
-    /// Who places pods that ask for no GPU.
+    /// The scheduler that places pods that ask for no GPU.
     pub cpu_only: CpuOnlyPods,
     /// Scales the time between arrivals, until pods that some node can take ask for so many
     /// millionths of the cluster's GPU time between the first arrival and the last; `None` leaves
@@ -39,7 +39,7 @@ pub struct Timed<'a> {
     pub load: Option<u64>,
 }
 
-/// Why pods cannot come and go.
+/// Reason why pods cannot come and go.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimedError {
     /// A pod without times.
@@ -50,10 +50,10 @@ pub enum TimedError {
     NoLoad,
 }
 
-/// What came of a run. Times are in seconds.
+/// The outcome of a run. Times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimedOutcome {
-    /// How long each placed pod waited, shortest first.
+    /// Waits of the placed pods, shortest first.
     pub waits: Vec<u64>,
     /// Pods that ask more GPUs than any node has. They would need several nodes at once.
     pub too_large: u32,
@@ -72,7 +72,7 @@ pub struct TimedOutcome {
 struct Arrival {
     at: u64,
     row: u32,
-    /// Which of [`Kinds`] it is; `None` if no node can ever take it.
+    /// Its number in [`Kinds`]; `None` if no node can ever take it.
     kind: Option<usize>,
 }
 
@@ -81,7 +81,7 @@ struct Play<'a> {
     pods: &'a PodList,
     world: World,
     arrivals: Vec<Arrival>,
-    /// What runs: when it ends, and its number in order of arrival.
+    /// Running pods: when each ends, and its number in order of arrival.
     running: BinaryHeap<Reverse<(u64, usize)>>,
     line: Line,
     waits: Vec<u64>,
@@ -234,7 +234,7 @@ impl Play<'_> {
         freed
     }
 
-    /// A pod comes and joins those that wait.
+    /// A pod comes and joins the waiting ones.
     fn come(&mut self, number: usize) {
         let Arrival { row, kind, .. } = self.arrivals[number];
         let pod = &self.pods.rows[row as usize];

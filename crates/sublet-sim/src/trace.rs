@@ -1,12 +1,12 @@
 //! Lists of nodes, of pods and of quotas: CSV with a header line, or JSON with the same names.
 //!
 //! The columns are those of Alibaba's openb trace and of the Philly jobs; more can be given,
-//! unknown ones are passed over. What a list says of a node is in `nodes`, of a pod in `pods`.
-//! JSON is an array of objects, or one object on each line; a number may stand in a string,
-//! and a field that is missing or null counts as empty. The first byte that is not blank tells
-//! the form. Rows are read one by one, so that a list need not fit into memory twice.
+//! unknown ones are passed over. The columns of a node are in `nodes`, those of a pod in `pods`.
+//! JSON is an array of objects, or one object on each line; a number may stand in a string, and a
+//! field that is missing or null counts as empty. The first byte that is not blank tells the form.
+//! Rows are read one by one, so that a list need not fit into memory twice.
 //!
-//! Where cards have no memory given, each has 1000 MiB, so that one thousandth of a card and
+//! If cards have no memory given, each has 1000 MiB, so that one thousandth of a card and
 //! one MiB are the same: the engine divides cards by memory.
 
 mod csv;
@@ -30,7 +30,7 @@ pub(crate) use self::pods::claim;
 pub use self::pods::read_pods;
 pub use self::quotas::{QuotaRow, read_quotas};
 
-/// What a card has whose memory is not given.
+/// Memory of a card for which none is given, MiB.
 const CARD: u32 = 1000;
 
 /// A pod of a trace.
@@ -38,15 +38,15 @@ const CARD: u32 = 1000;
 pub struct PodRow {
     /// Its name.
     pub name: Arc<str>,
-    /// What it asks. Pods that ask the same share it.
+    /// Its claim. Pods with equal claims share it.
     pub claim: Arc<Claim>,
     /// Higher goes first when pods wait.
     pub priority: i32,
     /// When it comes, in seconds since some moment that is the same for the whole list.
     pub comes: Option<u64>,
-    /// How long it runs, in seconds.
+    /// Run time, in seconds.
     pub lasts: Option<u64>,
-    /// Whose it is. Pods of one tenant share the name.
+    /// The tenant. Pods of one tenant share the name.
     pub tenant: Option<Arc<str>>,
     /// The nodes that are open to it; `None` for all.
     pub reach: Option<Reach>,
@@ -61,7 +61,7 @@ pub struct NodeList {
     pub by_memory: bool,
     /// Pods that run from the start; lists have none.
     pub running: Vec<Running>,
-    /// What one `aliyun.com/gpu-mem` is; lists ask in MiB.
+    /// Amount that one `aliyun.com/gpu-mem` stands for; lists ask in MiB.
     pub unit: Unit,
 }
 
@@ -72,7 +72,7 @@ pub struct PodList {
     pub rows: Vec<PodRow>,
 }
 
-/// What to do with a row that cannot be used.
+/// The treatment of a row that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BadLines {
     /// Stop at it.
@@ -82,7 +82,7 @@ pub enum BadLines {
     Count,
 }
 
-/// Where a row stands.
+/// The place of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     /// On that line of the file, from 1.
@@ -94,15 +94,15 @@ pub enum At {
 /// A row that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bad {
-    /// Where it stands.
+    /// Place of the row.
     pub at: At,
     /// The column, from 1, where there are columns.
     pub column: Option<usize>,
     /// The name of the column or field; empty where it is not one that is wrong.
     pub name: String,
-    /// What stands there, shortened; empty where nothing does.
+    /// The value as it stands, shortened; empty if nothing is there.
     pub value: String,
-    /// What should.
+    /// The expected value, in words.
     pub expected: &'static str,
 }
 
@@ -140,7 +140,7 @@ fn there_are(columns: &[String]) -> String {
     }
 }
 
-/// Why a list cannot be read.
+/// Reason why a list cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// A row that cannot be used.
@@ -151,7 +151,7 @@ pub enum TraceError {
     Column {
         /// The column, with its other names.
         wanted: String,
-        /// What the header has.
+        /// Columns of the header.
         found: Vec<String>,
     },
     /// The header has a column twice.

@@ -19,7 +19,7 @@ pub use self::obstacle::Reasons;
 use crate::stock::{self, CpuOnlyPods};
 use crate::trace::{NodeList, PodList, PodRow};
 
-/// Where one pod went.
+/// The place of one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Row of the node list.
@@ -45,7 +45,7 @@ pub struct World {
     allocated_milli: u64,
     capacity_milli: u64,
     gauge: Gauge,
-    /// What `fgd` knows of, for an engine that starts anew.
+    /// Pods that `fgd` knows of, for an engine that starts anew.
     foretold: ShapeCounts,
     pub(crate) cpu_only: CpuOnlyPods,
 }
@@ -92,8 +92,8 @@ pub(crate) fn entered(
     (engine, entered)
 }
 
-/// Counts what is asked in thousandths of the card that most nodes have: by it a pod's share
-/// is known before the pod has a place.
+/// Counts requests in thousandths of the card that most nodes have, so that a pod's share is known
+/// before the pod has a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gauge {
     card: MiB,
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// What is taken.
+    /// The ledger of the amounts in use.
     pub(crate) fn ledger(&self) -> &Ledger {
         self.engine.ledger()
     }
@@ -177,7 +177,7 @@ impl World {
         &self.rows
     }
 
-    /// What fragmentation is measured by.
+    /// The measure of fragmentation.
     pub(crate) fn fragmentation(&self) -> &Fragmentation {
         &self.fragmentation
     }
@@ -339,7 +339,7 @@ impl World {
     }
 }
 
-/// Those of these nodes that are open to a pod; `rows` by slot.
+/// The nodes of this list that are open to a pod; `rows` by slot.
 fn open<'a>(nodes: &'a [NodeIdx], rows: &[u32], pod: &PodRow) -> Cow<'a, [NodeIdx]> {
     match &pod.reach {
         None => Cow::Borrowed(nodes),
@@ -350,7 +350,7 @@ fn open<'a>(nodes: &'a [NodeIdx], rows: &[u32], pod: &PodRow) -> Cow<'a, [NodeId
     }
 }
 
-/// What tells an arrival from all others.
+/// A UID that tells an arrival from all others.
 pub(crate) fn uid(number: usize) -> PodUid {
     // The number alone: what is drawn from a uid, and what is found by it, costs by its length.
     PodUid::new(&number.to_string()).expect("a number")

@@ -1,7 +1,8 @@
-//! Who starts next. Each discipline has one file, and one line in [`DISCIPLINES`].
+//! The rules for the next job to start. Each discipline has one file, and one line in
+//! [`DISCIPLINES`].
 //!
-//! A discipline sees jobs come and end, and starts those whose turn it is, where the engine finds
-//! room for all their members. It sees no run times: nobody knows them in a cluster.
+//! A discipline sees jobs come and end, and starts the next ones, if the engine finds room for all
+//! their members. It sees no run times: nobody knows them in a cluster.
 
 mod backfill;
 mod fifo;
@@ -22,12 +23,12 @@ pub static DISCIPLINES: [&dyn Discipline; 5] = [
     &heads::STRICT_HEADS,
 ];
 
-/// A rule of who starts next.
+/// A rule that says which job starts next.
 pub trait Discipline: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it does, in a few words. It says so if it is another project's rule, implemented again.
+    /// A description in a few words. It says so if it is another project's rule, implemented again.
     fn about(&self) -> &'static str;
 
     /// An empty line for these jobs.
@@ -40,7 +41,7 @@ impl std::fmt::Debug for dyn Discipline {
     }
 }
 
-/// Those that wait, in one replay.
+/// The jobs that wait, in one replay.
 pub trait JobLine {
     /// The job of that number has come.
     fn join(&mut self, job: usize);
@@ -48,11 +49,11 @@ pub trait JobLine {
     /// It has run to its end.
     fn left(&mut self, job: usize);
 
-    /// Starts whoever may start now. True if there may be more to do although nothing comes and
-    /// nothing ends.
+    /// Starts the jobs that may start now. True if there may be more to do although nothing comes
+    /// and nothing ends.
     fn tick(&mut self, floor: &mut Floor<'_>, now: u64) -> bool;
 
-    /// What gangs have waited for, as [`crate::ReplayOutcome::gangs_waited_for`].
+    /// The reasons for which gangs have waited, as [`crate::ReplayOutcome::gangs_waited_for`].
     fn gangs_waited_for(&self) -> BTreeMap<&'static str, u64> {
         BTreeMap::new()
     }

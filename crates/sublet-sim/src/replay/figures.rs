@@ -1,12 +1,12 @@
-//! What came of a replay: how long jobs waited, how much of the cluster they used, and how much of
-//! that was lost.
+//! The outcome of a replay: the waits of jobs, the share of the cluster that they used, and the
+//! part of it that was lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::jobs::{Jobs, SizeClass};
 
-/// How long the jobs of a group waited, in seconds, shortest first: from the arrival of each to the
+/// The waits of the jobs of a group, in seconds, shortest first: from the arrival of each to the
 /// start of the run in which it ended. Runs that were lost count as waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitGroup<T> {
@@ -14,20 +14,20 @@ pub struct WaitGroup<T> {
     pub of: T,
     /// So many jobs are in it.
     pub jobs: usize,
-    /// The waits of those that have ended.
+    /// The waits of the jobs that have ended.
     pub waits: Vec<u64>,
-    /// How often one of them was evicted.
+    /// Number of evictions of its jobs.
     pub evictions: u64,
     /// GPUs that are the tenant's own, in thousandths; nothing for sizes.
     pub min_milli: u64,
 }
 
-/// What came of a replay. Shares of the cluster are those between the first arrival and the last.
+/// The outcome of a replay. Shares of the cluster are those between the first arrival and the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayOutcome {
-    /// By size, those of which there are jobs: the same groups for every discipline.
+    /// By size, the sizes that have jobs: the same groups for every discipline.
     pub sizes: Vec<WaitGroup<SizeClass>>,
-    /// By tenant, those that have jobs.
+    /// By tenant, the tenants that have jobs.
     pub tenants: Vec<WaitGroup<Arc<str>>>,
     /// So many jobs have ended.
     pub ended: usize,
@@ -35,10 +35,10 @@ pub struct ReplayOutcome {
     pub left: usize,
     /// So many could not start if nothing ran, and the name of the first; nobody waited for them.
     pub impossible: (u32, Option<Arc<str>>),
-    /// What gangs waited for, in seconds of one gang, by the word for the reason; nothing where the
-    /// discipline does not say. Runs that were lost are not in here.
+    /// The waits of gangs by reason, in seconds of one gang, by the word for the reason; empty if
+    /// the discipline does not say. Runs that were lost are not in here.
     pub gangs_waited_for: BTreeMap<&'static str, u64>,
-    /// How often a job was evicted.
+    /// Number of evictions.
     pub evictions: u64,
     /// GPU time that evicted jobs had used, in hours of one GPU.
     pub lost_hours: f64,
@@ -52,7 +52,7 @@ pub struct ReplayOutcome {
     pub ends_empty: bool,
 }
 
-/// What is counted of a group.
+/// The counts of a group.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     jobs: usize,
@@ -157,7 +157,7 @@ impl Figures {
     }
 }
 
-/// Those that have jobs.
+/// The groups that have jobs.
 fn groups<T>(of: impl Iterator<Item = (T, u64)>, tallies: Vec<Tally>) -> Vec<WaitGroup<T>> {
     let all = of.zip(tallies).filter(|(_, tally)| tally.jobs > 0);
     let group = |((of, min_milli), mut tally): ((T, u64), Tally)| {

@@ -1,6 +1,6 @@
-//! The cluster while jobs come and go: what runs where, and what became of it.
+//! The cluster while jobs come and go: the places of running jobs, and the outcome of each job.
 //!
-//! It decides nothing: disciplines say who starts and who goes, and the engine says where.
+//! It decides nothing: disciplines say which jobs start and go, and the engine says where.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl<'a> Floor<'a> {
         }
     }
 
-    /// What the queue's engine looks at: the engine with all that runs, and its nodes.
+    /// The input of the queue's engine: the engine with all that runs, and its nodes.
     pub(super) fn ground(&mut self) -> (&mut Engine, &[(NodeIdx, NodeRules)]) {
         (&mut self.ground.engine, &self.ground.nodes)
     }
@@ -208,7 +208,8 @@ impl<'a> Floor<'a> {
         (self.watch)(ReplayEvent { at, row, step });
     }
 
-    /// What came of it, when nothing comes any more. What gangs waited for, their line says.
+    /// The outcome, when nothing comes any more. The gangs' reasons for waiting come from their
+    /// line.
     pub(super) fn outcome(self, gangs_waited_for: BTreeMap<&'static str, u64>) -> ReplayOutcome {
         let ledger = self.ground.engine.ledger();
         let ends_empty = ledger.entries().next().is_none() && ledger.is_conserved();

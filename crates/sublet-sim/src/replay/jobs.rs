@@ -1,4 +1,4 @@
-//! The jobs of a trace: when they come, whose they are, and of which members they are made.
+//! The jobs of a trace: their times of arrival, their tenants and their members.
 //!
 //! A job that fits on one node is one member. A job of more whole GPUs than any node has is a gang:
 //! members as large as the largest node, and one for the rest. CPU and memory go with the GPUs.
@@ -19,7 +19,7 @@ use crate::world::{Gauge, milli_of};
 /// The tenant of jobs that name none.
 const NOBODY: &str = "default";
 
-/// How large a job is.
+/// The size of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SizeClass {
     /// It asks no GPU.
@@ -132,7 +132,7 @@ fn part(all: &Claim, cards: u32, of: u32) -> Claim {
     ))
 }
 
-/// The kinds of jobs in a list, and of which each row is.
+/// The kinds of jobs in a list, and the kind of each row.
 pub(super) struct Kinds {
     all: Vec<Kind>,
     of_rows: Vec<usize>,
@@ -189,7 +189,7 @@ pub struct Jobs {
     minima: Vec<u64>,
     /// Thousandths of cards there are.
     capacity: u64,
-    /// So many could not start on empty nodes, and who is the first of them.
+    /// Number of jobs that could not start on empty nodes, and the name of the first one.
     impossible: (u32, Option<Arc<str>>),
 }
 

@@ -73,7 +73,7 @@ impl Story {
         }
     }
 
-    /// Who starts and who goes, moment by moment: `5 +2 -1` for a start of job 2 and an eviction
+    /// The starts and evictions, moment by moment: `5 +2 -1` for a start of job 2 and an eviction
     /// of job 1 at 5.
     fn told(&self, discipline: &str) -> (String, ReplayOutcome) {
         let mut told: BTreeMap<u64, String> = BTreeMap::new();

@@ -55,7 +55,7 @@ fn played(
     inflate(run, |_| {})
 }
 
-/// What the first arrivals of a run have become, as pods that run from the start.
+/// The first arrivals of a run, as pods that run from the start.
 fn running(pods: &PodList, outcome: &Outcome, first: usize) -> Vec<Running> {
     let mut running = Vec::new();
     for (number, placement) in outcome.placements[..first].iter().enumerate() {

@@ -123,7 +123,7 @@ fn a_load_presses_time_together() {
     assert_eq!(nothing.usage.mean_percent(), 0.0);
 }
 
-/// The plain way: whoever waits is tried on every node at every moment.
+/// The plain way: each waiting pod is tried on every node at every moment.
 fn plainly((nodes, pods): &(NodeList, PodList), policy: &Policy) -> Vec<u64> {
     let mut world = World::new(nodes, None, pods, policy);
     let row = |number: usize| &pods.rows[number];

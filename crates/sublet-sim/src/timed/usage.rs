@@ -1,6 +1,6 @@
 //! GPU share in use, as steps over time.
 
-/// How much of the cluster was in use, from the first arrival to the last departure.
+/// The share of the cluster in use, from the first arrival to the last departure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// From when on, in seconds, and how many thousandths of cards. Never empty.

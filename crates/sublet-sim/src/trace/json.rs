@@ -1,6 +1,6 @@
 //! Rows of JSON: an array of objects, or an object on each line.
 //!
-//! One object at a time is in memory. In an array what is not JSON ends the reading, for
+//! One object at a time is in memory. In an array, text that is not JSON ends the reading, for
 //! nobody knows where the next object begins; a line that is not JSON is only a bad line.
 
 use std::fmt;
@@ -16,7 +16,7 @@ enum Value {
     Null,
     /// A string, or a number as it is written.
     Text(String),
-    /// Anything else, by a word that shows what it is.
+    /// Any other value, by a word for its type.
     Word(&'static str),
     /// An object that is no field of another.
     Object(Vec<(String, Value)>),
@@ -126,7 +126,7 @@ struct Items<'a, 'b> {
     row: Row,
     layout: &'static Layout,
     each: &'a mut Each<'b>,
-    /// Why the reading ended, if not because of the JSON.
+    /// Reason why the reading ended, if not because of the JSON.
     stopped: &'a mut Option<TraceError>,
 }
 

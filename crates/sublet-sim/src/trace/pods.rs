@@ -64,10 +64,10 @@ pub fn read_pods(
     Ok((PodList { rows }, left_out))
 }
 
-/// What makes two claims equal.
+/// The key of a claim: two claims with the same key are equal.
 pub(crate) type ClaimKey = (Host, Ask, Models);
 
-/// What many rows have in common.
+/// Values that many rows share.
 #[derive(Default)]
 struct Shared {
     claims: BTreeMap<ClaimKey, Arc<Claim>>,
@@ -179,7 +179,7 @@ fn ask(row: &Row, by_memory: bool) -> Result<Ask, TraceError> {
     }
 }
 
-/// What a pod of one container asks.
+/// The claim of a pod of one container.
 pub(crate) fn claim((host, ask, models): &ClaimKey) -> Claim {
     let demand = match ask {
         Ask::Nothing => return Claim::host_only(*host),

@@ -10,7 +10,7 @@ use super::{At, Bad};
 /// A field, and which of its names is used.
 pub(super) type Named = (usize, usize);
 
-/// Of what the rows of a list are made.
+/// The fields of a list's rows.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// For each field its names; of several in a row the first counts.
@@ -48,7 +48,7 @@ impl Layout {
 pub(super) struct Row {
     layout: &'static Layout,
     at: At,
-    /// Which of all rows this is, from 1.
+    /// Number of the row among all rows, from 1.
     number: u64,
     /// By field.
     cells: Vec<Cell>,
@@ -57,7 +57,7 @@ pub(super) struct Row {
 #[derive(Debug, Clone, Default)]
 struct Cell {
     given: bool,
-    /// Which of the field's names was used.
+    /// Index of the name of the field that was used.
     alias: usize,
     /// From 1.
     column: Option<usize>,
@@ -84,8 +84,8 @@ impl Row {
         }
     }
 
-    /// A field's text. Where it was given by a better name, that stays; false where it was
-    /// given by the same.
+    /// Sets a field's text. A text under a better name stays. False if the field was given under
+    /// the same name before.
     pub(super) fn give(
         &mut self,
         (field, alias): Named,
@@ -111,7 +111,7 @@ impl Row {
         self.cells[field].given
     }
 
-    /// What stands there; empty, where nothing was given.
+    /// The field's text; empty if nothing was given.
     pub(super) fn text(&self, field: usize) -> &str {
         &self.cells[field].text
     }

@@ -1,9 +1,10 @@
-//! Why a pod was dropped: the one thing that, were it not in the way, would have let it in.
+//! Finds the reason why a pod was dropped: the one obstacle that, if it were away, would have let
+//! it in.
 //!
-//! Nodes refuse for many reasons at once, and which of them the engine names first says little
-//! about the cluster. So the question is asked again with one limit lifted after the other:
-//! what the first answer "yes" lacked is the reason. If no limit of the machine or of models
-//! changes anything, GPUs are what lacks.
+//! Nodes refuse for many reasons at once, and the reason that the engine names first says little
+//! about the cluster. So the question is asked again with one limit lifted after the other. The
+//! limit behind the first answer "yes" is the reason. If no limit of the machine or of models
+//! changes anything, GPUs are short.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub type Reasons = BTreeMap<&'static str, u32>;
 /// Takes a limit off a claim.
 type Lift = fn(&Claim) -> Claim;
 
-/// What is lifted, in this order, and what it is called.
+/// The limits that are lifted, in this order, and their labels.
 const LIFTED: [(&str, Lift); 4] = [
     ("cpu", without_cpu),
     ("host_memory", without_memory),
@@ -54,25 +55,25 @@ fn without_limits(claim: &Claim) -> Claim {
 /// All that tells two dropped pods apart.
 type Shape = (Ask, Host, Models, Option<Arc<StockAsk>>, Option<Reach>);
 
-/// What is known of a shape.
+/// The results for a shape.
 #[derive(Debug, Default)]
 struct Known {
     /// For each limit, how many nodes have been passed: none of them takes the shape even with
     /// it lifted.
     passed: [usize; LIFTED.len()],
-    /// What lacks of GPUs, once nothing else does.
+    /// The shortage of GPUs, once nothing else is short.
     gpus: Option<&'static str>,
 }
 
-/// Reasons, and what is known already. Good for a world that no pod leaves: a node that lacks
-/// something then lacks it for ever.
+/// Reasons, and earlier results. Good for a world that no pod leaves: a node that lacks something
+/// then lacks it for ever.
 #[derive(Debug, Default)]
 pub(crate) struct Obstacles {
     known: BTreeMap<Shape, Known>,
 }
 
 impl Obstacles {
-    /// Why that pod, which was just dropped, found no place.
+    /// The reason why that pod, which was just dropped, found no place.
     pub(crate) fn of(&mut self, world: &World, pod: &PodRow) -> &'static str {
         let claim = &pod.claim;
         let models = claim.models().clone();
@@ -97,7 +98,7 @@ impl Obstacles {
     }
 }
 
-/// The label of most refusals, among those that other pods going could change if there are any.
+/// The label of most refusals; refusals that would end if other pods went come first.
 fn most_hopeful(refusals: impl Iterator<Item = Reason>) -> &'static str {
     let mut counts: BTreeMap<&'static str, (bool, u32)> = BTreeMap::new();
     for reason in refusals {

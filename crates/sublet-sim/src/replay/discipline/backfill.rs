@@ -1,5 +1,5 @@
-//! Best-effort backfill: everybody is tried in the order of the line, and whoever fits starts.
-//! Nothing is kept for those that do not fit. Quotas mean nothing.
+//! Best-effort backfill: all jobs are tried in the order of the line, and each that fits starts.
+//! Nothing is kept for jobs that do not fit. Quotas mean nothing.
 
 use super::{Discipline, JobLine};
 use crate::line::Line;

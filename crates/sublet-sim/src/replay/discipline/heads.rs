@@ -1,12 +1,12 @@
 //! Kueue's rule, implemented again: in each cycle one job of each queue is looked at, its head.
 //!
 //! From the documentation and source of Kueue (`pkg/scheduler`, `BestEffortFIFO` and `StrictFIFO`):
-//! a cycle takes the head of each queue, orders them (who borrows nothing first, then by priority,
-//! then by age), and admits those that fit. With `BestEffortFIFO` a head that does not fit is put
-//! aside until something ends; with `StrictFIFO` its queue waits behind it. Each tenant is a queue
-//! with its quota; all are one cohort that may borrow everything. Nobody is evicted, as by
-//! default. Cycles take no time here, and a place is proven before a job is admitted, which Kueue
-//! does only with its topology-aware scheduling: both are in its favour.
+//! a cycle takes the head of each queue, orders them (heads that borrow nothing first, then by
+//! priority, then by age), and admits those that fit. With `BestEffortFIFO` a head that does not
+//! fit is put aside until something ends; with `StrictFIFO` its queue waits behind it. Each tenant
+//! is a queue with its quota; all are one cohort that may borrow everything. Nobody is evicted, as
+//! by default. Cycles take no time here, and a place is proven before a job is admitted, which
+//! Kueue does only with its topology-aware scheduling: both are in its favour.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ struct HeadLine<'a> {
     strict: bool,
     /// By tenant.
     queues: Vec<Queue>,
-    /// By tenant, those that did not fit.
+    /// By tenant, the heads that did not fit.
     aside: Vec<Queue>,
     /// Kinds that found no room. They find none until something ends.
     no_room: BTreeSet<usize>,

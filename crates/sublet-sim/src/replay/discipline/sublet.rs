@@ -1,8 +1,8 @@
 //! Sublet's own queue: the engine that decides in a cluster (`sublet_queue::plan`), with its rules
 //! as shipped.
 //!
-//! Each tenant is a quota without limit, which lends what it does not ask for. Every job may be
-//! evicted. A decision is carried out at once: there are no pods that take time to end.
+//! Each tenant is a quota without limit, which lends the part that it does not ask for. Every job
+//! may be evicted. A decision is carried out at once: there are no pods that take time to end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{Discipline, JobLine};
 use crate::replay::floor::{Floor, ROLES, moment, uid};
 use crate::replay::jobs::{Jobs, SizeClass};
 
-/// What quotas are about: thousandths of cards.
+/// The resource of the quotas: thousandths of cards.
 const RESOURCE: &str = "gpu-milli";
 
 pub(super) struct Sublet;
@@ -45,7 +45,7 @@ struct SubletLine<'a> {
     /// By kind, the shape of each of its members.
     shapes: Vec<Vec<Arc<MemberShape>>>,
     roles: [Arc<str>; 2],
-    /// Those that wait or run, by number, and their numbers.
+    /// Jobs that wait or run, by number, and their numbers.
     groups: Vec<Group>,
     numbers: Vec<usize>,
     hold: Option<QueueHold>,
@@ -54,19 +54,19 @@ struct SubletLine<'a> {
     why: Why,
 }
 
-/// What gangs wait for.
+/// The reasons for which gangs wait.
 #[derive(Debug, Default)]
 struct Why {
     /// Since when.
     since: u64,
-    /// Of each that waits, its reason.
+    /// Reason of each waiting gang.
     now: Vec<&'static str>,
     /// Seconds until then.
     before: BTreeMap<&'static str, u64>,
 }
 
 impl Why {
-    /// What they wait for is told anew.
+    /// The reasons are told anew.
     fn anew(&mut self, now: u64) {
         for reason in self.now.drain(..) {
             *self.before.entry(reason).or_default() += now - self.since;
@@ -145,7 +145,7 @@ impl<'a> SubletLine<'a> {
         }
     }
 
-    /// Its position among those that wait or run.
+    /// Its position among the jobs that wait or run.
     fn position(&self, id: &GroupId) -> Option<usize> {
         self.groups.binary_search_by(|group| group.id.cmp(id)).ok()
     }
@@ -218,7 +218,7 @@ impl JobLine for SubletLine<'_> {
     }
 }
 
-/// What was in one decision.
+/// The content of one decision.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tick {
     /// Somebody starts.

@@ -16,7 +16,7 @@ struct Asked {
     lasts: u64,
     tenant: u32,
     priority: i32,
-    /// Of a job of one GPU.
+    /// Thousandths of the card, for a job of one GPU.
     milli: u32,
 }
 
@@ -59,16 +59,16 @@ fn story(cards: &[u16], jobs: &[Asked], interval: u64) -> Story {
     }
 }
 
-/// Card by card, what is taken of it, in MiB of 1000.
+/// Card by card, the amount in use, in MiB of 1000.
 type Taken = BTreeMap<(String, GpuIndex), u32>;
 
-/// What is known of a replay while it goes on.
+/// The notes on a replay while it goes on.
 #[derive(Default)]
 struct Watch {
     taken: Taken,
     /// By row, the slots of what runs, and since when.
     running: BTreeMap<u32, (Vec<Slot>, u64)>,
-    /// Who has come and has no place.
+    /// Jobs that have come and have no place.
     waiting: BTreeSet<u32>,
     ended: BTreeSet<u32>,
     evictions: u64,
