@@ -2,7 +2,7 @@
 //! agent gets no card there and fails, so the client that binds it is told at once.
 //!
 //! Pure: the user, the pod and the node go in; a refusal with its cure comes out. The agent refuses
-//! such a pod in any case, so a Binding whose pod or node cannot be read is let through. Pods
+//! such a pod in any case, so a Binding is let through if its pod or node cannot be read. Pods
 //! without a GPU, nodes without our agent, and Bindings of our own scheduler are never held up.
 
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! Events: what a controller tells people about an object.
+//! Events: a controller's messages to people about an object.
 //!
 //! One of a kind for each object: the next is in its place.
 

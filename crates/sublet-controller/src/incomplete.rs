@@ -9,7 +9,7 @@
 //! server's clock, so no restart, second leader or wrong clock begins a loop.
 //!
 //! A Job counts a deleted pod as a failure, and nobody makes a lone pod anew: an event on such pods
-//! says what to do. The controller never deletes a pod that has a node, nor a pod of a system
+//! gives advice. The controller never deletes a pod that has a node, nor a pod of a system
 //! namespace. A policy of the API server holds every holder of its token to the same
 //! (`34-controller-policy.yaml`).
 
@@ -41,11 +41,11 @@ use crate::shell::{Control, Decision};
 /// API servers reach the webhook again, if it is there at all.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// When a pod that stays is looked at again. Events are forgotten after an hour, and what one notes
-/// must not be.
+/// Pause before another look at a pod that stays. Events are forgotten after an hour, and the age
+/// that an event notes must not be.
 const AGAIN: Duration = Duration::from_secs(5 * 60);
 
-/// The event on an owner that notes whose pods were made anew.
+/// The event on an owner that notes that its pods were made anew.
 const MADE_ANEW: &str = "IncompletePodsMadeAnew";
 
 /// The controller of incomplete pods.
@@ -330,7 +330,7 @@ fn deleted(pod: &Pod) -> Write {
     }
 }
 
-/// Says on a pod that stays what to do about it. `again`: its owner has made it anew for this.
+/// Advises about a pod that stays. `again`: its owner has made it anew for this.
 fn advised(pod: &Pod, field: &str, again: bool, now: Timestamp) -> Write {
     let meta = &pod.metadata;
     let cure = match meta.controller() {

@@ -3,10 +3,11 @@
 //!
 //! It looks after one object, the webhook configuration for pods, with the one for Bindings beside
 //! it, and keeps one Secret. It never makes a configuration: without the first there is nothing to
-//! keep, and without the second nobody is asked about Bindings. Nor does it make the Secret: without
-//! one it says what to apply, and the replicas serve what they have. Every replica reads the
-//! Secret; this runs on the leader alone, and two leaders could still not disagree, for a Secret is
-//! replaced, and a configuration patched, only in the version that was seen.
+//! keep, and without the second nobody is asked about Bindings. Nor does it make the Secret:
+//! without one it names the manifest to apply, and the replicas serve the certificate that they
+//! have. Every replica reads the Secret; this runs on the leader alone, and two leaders could still
+//! not disagree, for a Secret is replaced, and a configuration patched, only in the version that
+//! was seen.
 //!
 //! A bundle is written by a patch of positions, never by server-side apply: a client that applies
 //! owns the webhooks that it names. If helm then takes such a webhook away, a torso remains, which
@@ -105,7 +106,7 @@ impl SecretSight {
 }
 
 /// Pause before another look at a Secret that cannot be written, though nothing has changed. The
-/// log then repeats what the operator must do.
+/// log then repeats the advice.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 /// Data for a decision about certificates.
@@ -234,8 +235,8 @@ fn called<'a>(
         .chain(bindings.map(|webhook| &webhook.client_config))
 }
 
-/// Puts a bundle into each webhook of a configuration that lacks it, gives up what this controller
-/// has applied to it, and changes nothing else; `None` where there is nothing to do.
+/// Puts a bundle into each webhook of a configuration that lacks it, gives up the fields that this
+/// controller has applied to it, and changes nothing else; `None` if there is nothing to do.
 fn believe<'a, K: Resource<DynamicType = ()>>(
     configuration: &K,
     webhooks: impl Iterator<Item = &'a WebhookClientConfig>,

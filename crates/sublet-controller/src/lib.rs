@@ -245,7 +245,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps known what objects are judged by, for as long as the process lives.
+/// Watches the facts that judge objects, for as long as the process lives.
 fn follow_all(client: &Client, queue: bool, vital: &Vital) -> Known {
     let (namespaces, namespaces_known) = watch::channel(None);
     let (flavors, flavors_known) = watch::channel(None);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// So many seconds' worth of turns that nobody took may be taken at once, as in Kubernetes' own
-/// clients, whose burst is twice their rate.
+/// So many seconds' worth of unused turns may be taken at once. Kubernetes' own clients allow a
+/// burst of twice their rate.
 const SAVED_S: u32 = 2;
 
 /// Longest time that an event or a status gives way to other writes.

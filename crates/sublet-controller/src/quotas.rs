@@ -1,6 +1,6 @@
 //! May this ElasticQuota be as it is, beside the others? Pure; the words name the field.
 //!
-//! The API server refuses, by the definition's rules, what one object says wrong by itself. The
+//! The API server refuses, by the definition's rules, the faults that one object has by itself. The
 //! rules here need the others: a parent that is there, minima that fit into the parent's, one tree.
 //! They are Koordinator's. Quotas of scheduler-plugins have no tree and always pass.
 

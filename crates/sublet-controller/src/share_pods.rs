@@ -219,8 +219,8 @@ pub(crate) struct SharePodSight {
 
 impl Control for SharePodKeeper {
     type Object = SharePodWire;
-    /// The pod of a SharePod is read when it is decided about: a cache may not have what was
-    /// made a moment ago, and it would be made twice.
+    /// The pod of a SharePod is read for each decision: a cache may not have the pod of a moment
+    /// ago, and it would be made twice.
     type Caches = Client;
     type Sight = SharePodSight;
 

@@ -192,7 +192,7 @@ impl Pen {
         self.send(write).await
     }
 
-    /// The same for what only tells people something: others go first.
+    /// The same for a write that only informs people: others go first.
     pub(crate) async fn tell(&self, write: &Write) -> Result<(), Undone> {
         if let Some(pace) = &self.pace {
             pace.idle_turn().await;

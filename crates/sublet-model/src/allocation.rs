@@ -1,7 +1,7 @@
 //! The allocation of one claim: its cards, and the amount of each.
 //!
-//! An allocation is plain data that travels as an annotation. [`charges_of`] is the only
-//! place that says what it costs, so that the ledger and the node agent never disagree.
+//! An allocation is plain data that travels as an annotation. [`charges_of`] is the only place that
+//! says its cost, so that the ledger and the node agent never disagree.
 
 use std::collections::BTreeSet;
 

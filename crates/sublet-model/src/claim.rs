@@ -1,7 +1,7 @@
 //! A pod's request for a node's GPUs, container by container.
 //!
-//! A claim is already free of dialects and units: memory is in MiB, and what the pod needs
-//! at its worst moment (its *ask*) is computed once, by the rule Kubernetes itself uses.
+//! A claim is already free of dialects and units: memory is in MiB, and the pod's need at its worst
+//! moment (its *ask*) is computed once, by the rule Kubernetes itself uses.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub enum Class {
     /// It gets the compute time that it asked for.
     #[default]
     Guaranteed,
-    /// It gets what guaranteed jobs leave, and asks for none.
+    /// It gets the time that guaranteed jobs leave, and asks for none.
     Opportunistic,
 }
 
@@ -159,7 +159,7 @@ pub enum ClaimShapeError {
         /// Compute time that it may use.
         limit: Milli,
     },
-    /// Compute time for a pod that gets what others leave.
+    /// Compute time for a pod that gets the time that others leave.
     #[error(
         "container {0} asks for compute time, but its pod is opportunistic and gets what others leave"
     )]

@@ -45,7 +45,7 @@ pub struct Gpu {
     pub uuid: Option<GpuUuid>,
     /// Product name, such as `NVIDIA H200`; empty where unknown.
     pub model: Arc<str>,
-    /// Memory that can be granted: what the driver keeps for itself is not in it.
+    /// Memory that can be granted, without the driver's own.
     pub memory: MiB,
     /// May new work be put on it?
     pub health: Health,

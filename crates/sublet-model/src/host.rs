@@ -1,4 +1,4 @@
-//! A machine's CPU and memory: what pods ask beside GPUs.
+//! A machine's CPU and memory: the requests of pods beside GPUs.
 //!
 //! The stock scheduler decides whether they fit. Sublet counts them because a GPU without
 //! CPU to feed it is as good as taken, so that a placement must look at both.

@@ -54,12 +54,12 @@ pub struct Entry {
     pub priority: i32,
 }
 
-/// A soft hold: what a pod that was just placed will probably take.
+/// A soft hold: the amounts that a pod that was just placed will probably take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
     /// UID of the pod.
     pub uid: PodUid,
-    /// Where.
+    /// Node of the place.
     pub node: NodeIdx,
     /// Positions of the cards, and how much of each; no shares.
     pub cards: Vec<(usize, Part)>,
@@ -125,8 +125,9 @@ impl Ledger {
         before
     }
 
-    /// Notes what entries are from now on. Checkpoints are closed in the reverse order, each by
-    /// [`Ledger::roll_back`] or [`Ledger::keep`]. Nodes and soft holds are not noted.
+    /// Notes every change of an entry from now on. Checkpoints are closed in the reverse order,
+    /// each by [`Ledger::roll_back`] or [`Ledger::keep`]. Changes of nodes and soft holds are not
+    /// noted.
     pub fn checkpoint(&mut self) -> Checkpoint {
         self.open_checkpoints += 1;
         Checkpoint(self.journal.len())
@@ -231,8 +232,8 @@ impl Ledger {
         &self.outlines[idx.0 as usize]
     }
 
-    /// A number that every change of a node's page raises, so that what was worked out from
-    /// the page can be kept until then; `idx` came from this ledger.
+    /// A number that every change of a node's page raises, so that results from the page can be
+    /// kept until then; `idx` came from this ledger.
     #[must_use]
     pub fn version(&self, idx: NodeIdx) -> u64 {
         self.versions[idx.0 as usize]
@@ -254,7 +255,7 @@ impl Ledger {
         self.entries.values()
     }
 
-    /// A node's page as it would be without some of its pods: what preemption asks.
+    /// A node's page as it would be without some of its pods, for preemption.
     #[must_use]
     pub fn book_without(&self, idx: NodeIdx, gone: &BTreeSet<PodUid>) -> Book {
         let mut book = self.book(idx).clone();

@@ -87,7 +87,7 @@ impl fmt::Display for Unit {
 pub struct MeasuredUse {
     /// Share of its time that it was busy.
     pub busy: Milli,
-    /// Pods that were on it all the while, whose use is in that figure.
+    /// Pods that were on it all the while. Their use is in that figure.
     pub pods: u32,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for KeptFree {
 }
 
 impl NodeFacts {
-    /// Does the other say the same, but for what was measured?
+    /// Does the other say the same, apart from measurements?
     #[must_use]
     pub fn is_like(&self, other: &NodeFacts) -> bool {
         let measured = Arc::clone(&other.measured);
@@ -187,7 +187,7 @@ impl NodeFacts {
         }
     }
 
-    /// A node of which only its name and its cards are known.
+    /// A node with a name and cards, and nothing else known.
     #[must_use]
     pub fn plain(name: NodeName, inventory: Arc<Inventory>) -> NodeFacts {
         NodeFacts {

@@ -101,7 +101,7 @@ impl Part {
         other.fits_in(self).then(|| self.saturating_sub(other))
     }
 
-    /// The larger of each amount: what suffices for either.
+    /// The larger of each amount: it suffices for either.
     #[must_use]
     pub fn or(self, other: Part) -> Part {
         Part {

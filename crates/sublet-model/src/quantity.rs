@@ -15,7 +15,7 @@ pub struct MiB(u64);
 impl MiB {
     /// No memory.
     pub const ZERO: MiB = MiB(0);
-    /// The largest amount whose number of bytes fits a `u64`.
+    /// The largest amount with a number of bytes that fits a `u64`.
     pub const MAX: MiB = MiB(u64::MAX >> 20);
 
     /// `value` MiB, or `None` above [`MiB::MAX`].
@@ -256,7 +256,7 @@ impl Milli {
         Milli((part.0 * 1000 / whole.0) as u16)
     }
 
-    /// The same rounded up: what a request of `part` takes away from others.
+    /// The same rounded up: the amount that a request of `part` takes away from others.
     #[must_use]
     pub const fn share_up(part: MiB, whole: MiB) -> Milli {
         if part.0 >= whole.0 {

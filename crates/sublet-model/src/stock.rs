@@ -102,8 +102,8 @@ pub struct StockAsk {
     /// CPU and memory as scores count them of a pod that has a node: containers that ask none are
     /// taken to ask a little.
     pub nonzero: Host,
-    /// The same of a pod that waits for a node. Only what its containers ask counts, not what
-    /// `spec.resources` asks for the pod as a whole.
+    /// The same of a pod that waits for a node. Only the requests of its containers count, not the
+    /// request of the pod as a whole in `spec.resources`.
     pub scored: Host,
 }
 

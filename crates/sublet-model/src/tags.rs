@@ -1,8 +1,8 @@
 //! Tags of a pod: the pods that it wants beside it on a card, and those that it does not want.
 //!
-//! They are those of KubeShare's SharePods (Yeh, Chen, Chou: *KubeShare: A Framework to Manage
-//! GPUs as First-Class and Shared Resources in Container Cloud*, HPDC 2020, section 4.3), and they
-//! hold in the whole cluster, whatever the namespace. A card that nobody is on suits everybody.
+//! They are those of KubeShare's SharePods (Yeh, Chen, Chou: *KubeShare: A Framework to Manage GPUs
+//! as First-Class and Shared Resources in Container Cloud*, HPDC 2020, section 4.3), and they hold
+//! in the whole cluster, across namespaces. A card without pods suits every pod.
 
 use std::sync::Arc;
 

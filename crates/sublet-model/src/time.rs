@@ -1,7 +1,7 @@
 //! A moment, as an argument: the engine has no clock of its own.
 //!
-//! The process hands in milliseconds since the Unix epoch, the simulator whatever it
-//! likes; decisions only compare moments and add to them.
+//! The process hands in milliseconds since the Unix epoch, the simulator milliseconds since any
+//! moment; decisions only compare moments and add to them.
 
 /// Milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

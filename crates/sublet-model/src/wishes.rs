@@ -1,4 +1,4 @@
-//! The models of nodes and the cards that a pod accepts, whatever room they have.
+//! The models of nodes and the cards that a pod accepts. Room does not count here.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

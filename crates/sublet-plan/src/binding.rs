@@ -73,8 +73,8 @@ pub struct Binding {
 
 impl Binding {
     /// Starts a try. After `settle_ms`, a request without an answer can no longer take effect. The
-    /// time covers its way to the API server, the server's own deadline for it, and what etcd may
-    /// still be writing.
+    /// time covers its way to the API server, the server's own deadline for it, and writes that
+    /// etcd has not finished.
     #[must_use]
     pub fn start(now: Time, settle_ms: u64) -> (Binding, BindingStep) {
         (

@@ -94,7 +94,7 @@ pub(crate) struct Several {
     pub(crate) positions: Vec<usize>,
 }
 
-/// Computes what a card costs, from its position and from what would be left of it.
+/// Computes the cost of a card, from its position and from the room that would be left.
 pub(crate) trait CardCost: Fn(usize, Part) -> Cost {}
 impl<F: Fn(usize, Part) -> Cost> CardCost for F {}
 
@@ -161,8 +161,8 @@ pub(crate) fn several(
 /// The first container takes the best cards for it. The next container takes the best of the cards
 /// that are left, and so on, as HAMi does it. If a container finds no card, the container before it
 /// takes another one. At most [`MAX_TRIES`] arrangements are tried; several cards of one container
-/// are not varied. Whether an arrangement exists is asked with tight cards first, whatever the
-/// policy prefers. So the answer is the same for every caller.
+/// are not varied. The question whether there is an arrangement is asked with tight cards first. So
+/// its answer does not depend on the policy, and is the same for every caller.
 ///
 /// # Errors
 /// The number of containers that can have their cards, if not all can.

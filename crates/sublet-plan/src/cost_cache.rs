@@ -1,8 +1,8 @@
 //! Keeps the results of earlier questions about each node. A result holds until the node's page or
 //! a table of the policy changes.
 //!
-//! A placement changes one page. So the next question of the same kind computes one node and
-//! reads the other nodes from a vector. The cache decides nothing: each cost is what `fit` said.
+//! A placement changes one page. So the next question of the same kind computes one node and reads
+//! the other nodes from a vector. The cache decides nothing: each cost comes from `fit`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ struct CachedCost {
 }
 
 impl CachedCost {
-    /// Is it still the answer? Tables of the policy change what a place costs, but not whether there
-    /// is one: that is a matter of the page alone.
+    /// Is it still the answer? Tables of the policy change the cost of a place. They do not change
+    /// whether there is a place: that depends on the page alone.
     fn holds(&self, now: Stamp) -> bool {
         match self.finding {
             Finding::Unknown => false,
@@ -101,7 +101,7 @@ impl NodeCosts {
     }
 }
 
-/// By node, what the policy's parts computed that does not depend on the question.
+/// By node, the results of the policy's parts that do not depend on the question.
 type PreparedNodes = Vec<Option<(Stamp, PreparedParts)>>;
 
 /// [`NodeCosts`] for each question.
@@ -131,7 +131,7 @@ pub(crate) trait Source {
 }
 
 impl Question {
-    /// Leaves out what only the stock scheduler looks at, since it changes no cost.
+    /// Leaves out the fields that only the stock scheduler looks at, since they change no cost.
     fn of(claim: &Claim, stock: StockRules) -> Question {
         let here = stock == StockRules::Here;
         let memory = if here {

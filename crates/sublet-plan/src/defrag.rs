@@ -26,7 +26,7 @@ pub use self::measure::{ClusterState, Largest};
 use self::offer::{Load, Offer, What};
 use crate::Fragmentation;
 
-/// The cluster in which to make room, and what may be done.
+/// The cluster in which to make room, and the allowed moves.
 #[derive(Clone, Copy)]
 pub struct Defrag<'a> {
     /// The cluster.
@@ -126,7 +126,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Computes again what a node holds.
+    /// Computes the load of a node again.
     fn weigh(&mut self, node: NodeIdx) {
         let at = node.0 as usize;
         if self.loads.len() <= at {

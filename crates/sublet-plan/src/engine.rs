@@ -162,7 +162,7 @@ impl Engine {
         self.learnt.node_changed();
     }
 
-    /// Enters a pod that was seen bound: what the API server says replaces what was reserved.
+    /// Enters a pod that was seen bound: the API server's word replaces the reservation.
     pub fn observe(&mut self, entry: Entry) {
         self.end_try(&entry.uid);
         if self.ledger.entry(&entry.uid) != Some(&entry) {

@@ -22,7 +22,7 @@ pub struct PodShape {
 
 impl PodShape {
     /// The shape of a claim. The machine's memory is not part of it: it decides whether a pod fits,
-    /// but it is rarely what runs out.
+    /// but it is rarely the first to run out.
     #[must_use]
     pub fn of(claim: &Claim) -> PodShape {
         PodShape {
@@ -131,7 +131,7 @@ pub(crate) struct Known<'a> {
     pub(crate) changes: u64,
 }
 
-/// The pods that came, and what has changed since policies computed their tables.
+/// The pods that came, and the changes since policies computed their tables.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
     seen: ShapeCounts,

@@ -1,12 +1,12 @@
-//! Cluster decisions: where a claim may go, which node and card are best, and what to do when an
-//! answer from the API server is missing.
+//! Cluster decisions: the nodes and cards where a claim may go, the best of them, and the next step
+//! when an answer from the API server is missing.
 //!
 //! *Decide* ring: no clock, thread, socket or file, and the same input gives the same
 //! answer. One implementation serves the extender, `sublet plan`, `sublet explain`, the
 //! simulator and the tests.
 //!
-//! Suggested reading order: reasons, policies, scores, preference, fit, screen, the engine, what the
-//! stock scheduler adds, evict, rescue, defrag, the binding protocol.
+//! Suggested reading order: reasons, policies, scores, preference, fit, screen, the engine, the
+//! stock scheduler's additions, evict, rescue, defrag, the binding protocol.
 
 mod binding;
 mod choice;

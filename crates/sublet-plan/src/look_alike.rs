@@ -46,8 +46,8 @@ pub(crate) fn check_look_alikes(
     Ok(())
 }
 
-/// Would the claim, on that card, get exactly what the other pod gets? Only pods with one container
-/// that has a part of one card are compared: of others kubelet asks more than once.
+/// Would the claim, on that card, get exactly the same as the other pod? Only pods with one
+/// container that has a part of one card are compared: for other pods kubelet asks more than once.
 fn are_twins(facts: &NodeFacts, other: &Entry, claim: &Claim, position: usize) -> bool {
     let Ask::Parts(parts) = claim.ask() else {
         return false;

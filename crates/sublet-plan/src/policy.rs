@@ -101,7 +101,7 @@ impl Policy {
         Policy::mixed(vec![Weighed { kind, weight }])
     }
 
-    /// Computes once what follows from the parts of the mix.
+    /// Computes once the data that follow from the parts of the mix.
     fn mixed(parts: Vec<Weighed>) -> Policy {
         let made: Vec<_> = parts.iter().map(|part| (part.kind.make)()).collect();
         let mut policy = Policy {

@@ -4,9 +4,9 @@
 //! GPU to a card with a pod of the same virtual GPU. Opportunistic pods go to the cards with the
 //! most time left.
 //!
-//! The load is what the node's agent measured, plus a guess for each pod that the measurement does
-//! not include yet. So a burst of pods spreads before the first of them can be measured. The load
-//! refuses nothing, and guaranteed pods ignore it.
+//! The load is the measurement of the node's agent, plus a guess for each pod that the measurement
+//! does not include yet. So a burst of pods spreads before the first of them can be measured. The
+//! load refuses nothing, and guaranteed pods ignore it.
 
 use sublet_model::{Book, Card, CardTags, Class, MeasuredUse};
 
@@ -44,7 +44,7 @@ impl Preference {
     }
 
     /// Soft holds count as pods, because these pods will come in a moment. Without a measurement,
-    /// what was promised to pods counts as used, if that is more than a guess for each.
+    /// compute time that is promised to pods counts as used, if it is more than a guess for each.
     fn load(card: &Card, measured: Option<MeasuredUse>) -> u16 {
         let pods = card.tenants.saturating_add(card.holds);
         let guess = |pods: u32| pods.saturating_mul(UNMEASURED);

@@ -34,9 +34,9 @@ pub enum Reason {
         /// The node's model; empty where it does not say.
         node: Arc<str>,
     },
-    /// Another device plugin hands out the node's cards, and does not know what we decide.
+    /// Another device plugin hands out the node's cards, and does not know our decisions.
     Plugin {
-        /// Whose.
+        /// Name of the plugin.
         plugin: &'static str,
     },
     /// The pod names cards or models, and accepts no card of the node.
@@ -133,7 +133,7 @@ pub enum Reason {
     /// Kubelet would not ask the node's agent about the pod, which lacks the slot resource: its way
     /// of asking always needs one, or the node has more memory than device plugins can count.
     NoSlot,
-    /// Kubelet would ask the node's agent twice: by the slot, and by what the pod asks for.
+    /// Kubelet would ask the node's agent twice: by the slot, and by the pod's other resource.
     SlotBeside,
     /// No card of the node is large enough, even when empty.
     TooSmall {

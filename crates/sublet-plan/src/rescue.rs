@@ -168,7 +168,7 @@ impl Engine {
 /// The number of victims, the priority of the most important one, and its age.
 type Weight = (usize, Option<i32>, Reverse<(bool, Option<Box<str>>)>);
 
-/// The fewest first; of equal numbers those whose most important one is the least important.
+/// Orders sets: the fewest pods first; of equal numbers the set with the least important first pod.
 fn weight(set: &[Removable]) -> Weight {
     let first = set.first();
     let priority = first.map(|one| one.priority);

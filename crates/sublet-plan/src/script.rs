@@ -6,7 +6,7 @@
 //! ask p 4069                              which node would take the pod, and on which card
 //! -> n1/0
 //! ```
-//! `show` writes `?4` for a card of which pods that do not say their card may have 4 MiB.
+//! `show` writes `?4` for a card if pods that do not say their card may have 4 MiB of it.
 //!
 //! - After a node's name come words: `memory` or `whole` (sharing), `size` or `checkpoint` (identity), `gib`
 //!   (unit), `slots`.
@@ -212,7 +212,7 @@ pub(crate) fn node(head: &str, cards: &str) -> (NodeFacts, Vec<Entry>) {
     (facts, entries)
 }
 
-/// Reads what a node's agent says of its cards: `40/2` or `-` for each.
+/// Reads a node's measurements of its cards: `40/2` or `-` for each.
 pub(crate) fn measured(cards: &[&str]) -> BTreeMap<GpuIndex, MeasuredUse> {
     let card = |(index, text): (u16, &&str)| {
         let (percent, pods) = text.split_once('/')?;
@@ -225,7 +225,7 @@ pub(crate) fn measured(cards: &[&str]) -> BTreeMap<GpuIndex, MeasuredUse> {
     (0..).zip(cards).filter_map(card).collect()
 }
 
-/// A bound pod whose devices were handed over, without an allocation.
+/// A bound pod without an allocation. Its devices were handed over.
 pub(crate) fn entry(pod: &str, node: &str, claim: &Arc<Claim>) -> Entry {
     Entry {
         pod: PodKey::new("default", pod).unwrap(),
@@ -360,8 +360,8 @@ impl World {
         self.engine.observe(entry);
     }
 
-    /// `who` lists pods that may go, the most important first; `!` marks one whose eviction breaks
-    /// a budget, `*` one that the stock scheduler would evict.
+    /// `who` lists pods that may go, the most important first. `!` marks a pod if its eviction
+    /// breaks a budget, `*` a pod that the stock scheduler would evict.
     fn evict(&self, pod: &str, asked: &str, node: &str, who: &[&str]) -> String {
         let node = self.engine.ledger().find(node).unwrap();
         let name = |word: &&str| uid(word.trim_end_matches(['!', '*']));

@@ -1,4 +1,4 @@
-//! Binding a pod: reserve, one write, and certainty about what became of it.
+//! Binding a pod: reserve, one write, and certainty about its outcome.
 //!
 //! The steps are decided by `sublet_plan::Binding`; here they are performed. The task goes
 //! on when the kube-scheduler hangs up, because the reservation must end in one way or the
@@ -200,7 +200,7 @@ async fn read_waiting(
     Waiting::of(&pod, unit).map_err(|problem| problem.to_string())
 }
 
-/// Takes the pod's place in the ledger; returns what its Binding says.
+/// Takes the pod's place in the ledger; returns the content of its Binding.
 fn reserve(
     scheduler: &Scheduler,
     waiting: &Waiting,

@@ -1,10 +1,10 @@
 //! Events on pods: why they wait, with the numbers of each node; and that a bound one does not
 //! say which card it has.
 //!
-//! They come from the pod watch, not from filter calls, because the kube-scheduler drops
-//! nodes whose sum is too small before it asks us. The same text is posted once, and again
-//! only after five minutes. The watch only notes what there is to say (`pending`): ten thousand pods
-//! may wait, and one loop looks at them and posts, a few at a time.
+//! They come from the pod watch, not from filter calls, because the kube-scheduler drops nodes
+//! whose sum is too small before it asks us. The same text is posted once, and again only after
+//! five minutes. The watch only notes the work (`pending`): ten thousand pods may wait, and one
+//! loop looks at them and posts, a few at a time.
 
 mod pending;
 
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 4;
 /// Time limit for one post, so that a slow answer does not keep the others for ever.
 const POSTING: Duration = Duration::from_secs(5);
 
-/// Posts what there is to say, until it is dropped.
+/// Posts the texts that are due, until it is dropped.
 pub(crate) async fn post_all(scheduler: &Scheduler) {
     let next = async |()| Some((scheduler.events.next().await, ()));
     let matters = futures::stream::unfold((), next);
@@ -76,7 +76,7 @@ async fn send(scheduler: &Scheduler, pod: &PodKey, uid: &PodUid, text: &EventTex
     }
 }
 
-/// A pod was seen in the watch: notes what there is to say of it.
+/// A pod was seen in the watch: notes the texts that are due about it.
 pub(crate) fn pod_seen(scheduler: &Scheduler, pod: &Pod) {
     if scheduler.silent || !scheduler.is_ready() || is_over(pod) {
         return;

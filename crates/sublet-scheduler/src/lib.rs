@@ -59,7 +59,7 @@ pub struct Args {
     /// Port on loopback, if --listen is not given (GPUShare's variable)
     #[arg(long, env = "PORT", default_value_t = 39999, value_name = "PORT")]
     port: u16,
-    /// A user, as a number, whose processes may call on loopback, beside root and the user of this
+    /// Numeric ID of a user whose processes may call on loopback, beside root and the user of this
     /// process; can be given several times
     #[arg(long, value_name = "UID")]
     caller_uid: Vec<u32>,

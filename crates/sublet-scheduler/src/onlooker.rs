@@ -29,7 +29,7 @@ pub struct Onlooker {
     _following: VitalTask<()>,
 }
 
-/// Is told what the watches tell, once the ledger has it. It must not wait.
+/// Hears each change that the watches tell, once the ledger has it. It must not wait.
 pub trait Ear: Send + Sync {
     /// A pod has changed.
     fn pod(&self, change: Change<Pod>);
@@ -67,8 +67,8 @@ pub enum Outlook {
 }
 
 impl Onlooker {
-    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `is_queued`: the
-    /// extender obeys plans, so their slots count here too. `ear` is told what the watches tell.
+    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `is_queued`:
+    /// the extender obeys plans, so their slots count here too. `ear` hears the changes.
     #[must_use]
     pub fn begin(
         client: Client,

@@ -207,7 +207,7 @@ impl State {
         Err(why)
     }
 
-    /// Gives back what a Binding has not come true of: to its slot, if it had one.
+    /// Gives back the place of a failed Binding: to its slot, if it had one.
     pub(crate) fn release(&mut self, uid: &PodUid) {
         self.engine.release(uid);
         if self.engine.ledger().entry(uid).is_none() {
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// Enters a plan in place of what was known of it.
+    /// Enters a plan in place of its earlier version.
     pub(crate) fn set_plan(&mut self, object: &GangPlanObject) {
         let name = &object.metadata.name;
         let (unit, rules) = (self.engine.options().unit, self.engine.options().stock);
@@ -426,9 +426,9 @@ impl Plans {
     }
 }
 
-/// Do both ask the same of cards? A plan may be made of templates before there are pods, and what
-/// operators and webhooks add to pods is not in those: init containers, slots, CPU and memory. The
-/// stock scheduler holds the pod to its node's CPU and memory.
+/// Do both make the same request for cards? A plan may be made of templates before there are pods.
+/// These lack the parts that operators and webhooks add to pods: init containers, slots, CPU and
+/// memory. The stock scheduler holds the pod to its node's CPU and memory.
 fn ask_the_same(planned: &Claim, pod: &Claim) -> bool {
     planned.dialect() == pod.dialect()
         && planned.class() == pod.class()

@@ -3,8 +3,8 @@
 //! Its own proposal goes by sums. It accepts other victims from us (`convertToVictims` looks them
 //! up by UID), and other nodes too, out of all that it knows (v1.36). It proposes nobody on nodes
 //! that filter refused although their sum is free, because no single card has the room; we add
-//! those. Among all nodes it then picks the one whose victims break the fewest budgets and matter
-//! least.
+//! those. Among all nodes it then picks the one with victims that break the fewest budgets and
+//! matter least.
 //!
 //! It asks us only if by the sums some node needs victims. If the sum is free on every node, and
 //! the room on no card, it evicts nobody; the controller does (`onlooker`).
@@ -35,7 +35,7 @@ use crate::watches::Listing;
 const SAME_CYCLE_MS: u64 = 500;
 
 /// From these the controller evicts and deletes nobody, and a policy of the API server refuses it
-/// (`34-controller-policy.yaml`): what runs there, the cluster needs.
+/// (`34-controller-policy.yaml`): the cluster needs their pods.
 pub const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 type Labels = BTreeMap<String, String>;
@@ -250,7 +250,7 @@ pub(crate) async fn preempt(Shared(scheduler): Shared<Arc<Scheduler>>, body: Byt
     })
 }
 
-/// Every node where somebody's eviction helps, and whose.
+/// Every node where an eviction helps, with the victims.
 fn offers(
     state: &mut State,
     uid: &PodUid,

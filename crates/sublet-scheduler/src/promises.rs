@@ -1,8 +1,8 @@
 //! Room that is made for pods which wait: the controller has evicted others for them.
 //!
 //! The stock scheduler keeps a nominated node's sums free for the nominated pod. It cannot keep a
-//! card free: what was evicted is often made anew at once, and would take the same card again. So
-//! a pod of lower priority does not get a node where it would leave no place for such a pod.
+//! card free: an evicted pod is often made anew at once, and would take the same card again. So a
+//! pod of lower priority does not get a node where it would leave no place for such a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The quotas of namespaces: what they allow is watched, and every pod is held to it, when filter is
-//! asked and, under the lock that takes the place, when it is bound. So two pods that filter let
-//! pass cannot have together what only one of them may.
+//! The quotas of namespaces: their limits are watched. Every pod is held to them when filter is
+//! asked, and again when it is bound, under the lock that takes the place. So two pods that filter
+//! let pass cannot have together an amount that only one of them may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -263,7 +263,7 @@ fn outcome_of(body: &[u8]) -> anyhow::Result<Result<(), String>> {
 }
 
 /// Opens and closes the office, for ever: after each election this process waits until nothing of
-/// an earlier leader is on its way, and reads what they wrote.
+/// an earlier leader is on its way, and reads that leader's writes.
 pub(crate) async fn take_office(scheduler: Arc<Scheduler>, replicas: Arc<Replicas>) {
     let mut leadership = replicas.leadership.clone();
     let mut failures: u32 = 0;

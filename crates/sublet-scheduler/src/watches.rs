@@ -1,8 +1,8 @@
 //! The watches that feed the ledger: nodes, pods, and lists of sick cards; and disruption budgets,
 //! for preempt.
 //!
-//! A broken connection is reported and tried again. Until the next complete list the state stays
-//! as it was; that list also tells what has gone in between.
+//! A broken connection is reported and tried again. Until the next complete list the state stays as
+//! it was; that list also tells which objects have gone in between.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -95,7 +95,7 @@ async fn follow_plans(scheduler: &Arc<Scheduler>, ear: Option<&dyn Ear>) {
 
 /// So many nodes are looked at under one lock: a tenth of a millisecond.
 pub(crate) const LOOKS: usize = 500;
-/// Whoever waits for the lock gets it meanwhile.
+/// Pause in which a caller that waits for the lock gets it.
 const BREATH: Duration = Duration::from_millis(1);
 
 /// Lets others have the lock before it is taken again.
@@ -107,8 +107,7 @@ pub(crate) async fn give_way(scheduler: &Scheduler) {
     }
 }
 
-/// Works out beforehand what the next calls would have to, each time that a policy has learnt
-/// something.
+/// Computes the costs for the next calls beforehand, each time that a policy has learnt something.
 pub(crate) async fn refresh_costs(scheduler: &Scheduler) -> Infallible {
     loop {
         scheduler.learnt.notified().await;

@@ -30,7 +30,7 @@ impl Curve {
     }
 }
 
-/// Sums of what was seen at one percent.
+/// Sums of the observations at one percent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     count: u32,
@@ -38,7 +38,7 @@ struct Sums {
     fragmented: f64,
 }
 
-/// Notes what each arrival leaves.
+/// Notes the state after each arrival.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     capacity: u64,

@@ -33,7 +33,7 @@ pub struct Relocation {
     pub to: Location,
 }
 
-/// A list of moves, and what they win.
+/// A list of moves, and their gain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relocations {
     /// In their order.

@@ -46,7 +46,7 @@ pub struct Placement {
     pub place: Option<(u32, Vec<u16>)>,
 }
 
-/// Dropped pods by what they asked, while at most 100 % of the cluster had arrived.
+/// Dropped pods by their request, while at most 100 % of the cluster had arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drops {
     /// No GPU.

@@ -1,9 +1,9 @@
 //! Traces of production clusters, replayed through the engine that schedules in Kubernetes.
 //!
-//! It is how an operator chooses a policy before touching a cluster, how placement is
-//! compared with what was published, and how a regression shows within seconds. Nothing is
-//! decided here: a protocol says which pods come in which order, the engine places them as
-//! it would for the extender, and curves say what came of it.
+//! It is how an operator chooses a policy before touching a cluster, how placement is compared with
+//! published results, and how a regression shows within seconds. Nothing is decided here: a
+//! protocol says which pods come in which order, the engine places them as it would for the
+//! extender, and curves show the outcome.
 //!
 //! Suggested reading order: the trace, the sequence, inflation, the curve.
 

@@ -23,7 +23,7 @@ pub(crate) struct Line {
     heads: BTreeSet<(Turn, usize)>,
 }
 
-/// The pod whose turn it is.
+/// The next pod to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     turn: Turn,
@@ -62,7 +62,7 @@ impl Line {
         }
     }
 
-    /// The pod whose turn it is; `None` if no pod is worth a try.
+    /// The next pod to try; `None` if no pod is worth a try.
     pub(crate) fn first(&self) -> Option<Head> {
         let &(turn, kind) = self.heads.first()?;
         Some(Head {

@@ -34,7 +34,7 @@ impl Press {
         })
     }
 
-    /// When what came then comes now.
+    /// The new time of an arrival at `then`.
     pub(crate) fn at(&self, then: u64) -> u64 {
         let after = u128::from(then - self.begin).saturating_mul(self.asked) / self.offered;
         self.begin

@@ -58,7 +58,7 @@ pub enum ReplayError {
     /// A tenant without quota.
     #[error("job {job} is of tenant {tenant}, for whom there is no quota")]
     NoQuota {
-        /// Whose.
+        /// The tenant.
         tenant: Arc<str>,
         /// The first job of that tenant.
         job: Arc<str>,
@@ -72,7 +72,7 @@ pub struct ReplayEvent<'a> {
     pub at: u64,
     /// Its row in the list of pods.
     pub row: u32,
-    /// What.
+    /// Kind of the event.
     pub step: ReplayStep<'a>,
 }
 
@@ -89,8 +89,8 @@ pub enum ReplayStep<'a> {
     Evicted,
 }
 
-/// Replays the jobs. `watch` is told of all that happens, in the order in which it is dealt with: on
-/// a beat, what has ended first.
+/// Replays the jobs. `watch` is told of each event, in the order of its handling: on a beat, ends
+/// come first.
 ///
 /// # Errors
 /// Jobs without times, a load that cannot be had, no job at all, or a tenant without quota.

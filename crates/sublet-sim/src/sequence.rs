@@ -54,8 +54,8 @@ pub enum SequenceError {
 }
 
 impl Sequence {
-    /// Draws a sequence: `share` thousandths of the cluster's GPUs arrive, with what runs on
-    /// them from the start counted in.
+    /// Draws a sequence: `share` thousandths of the cluster's GPUs arrive, including the pods that
+    /// run there from the start.
     #[must_use]
     pub fn draw(seed: u64, nodes: &NodeList, pods: &PodList, share: u32) -> Sequence {
         let mut random = fastrand::Rng::with_seed(seed);

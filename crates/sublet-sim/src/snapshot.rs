@@ -1,5 +1,5 @@
-//! A cluster that is not empty: what runs on it before anything arrives, and which nodes are open
-//! to a pod.
+//! A cluster that is not empty: the pods that run on it before anything arrives, and the nodes that
+//! are open to a pod.
 //!
 //! A trace says neither. `sublet simulate --snapshot` reads both from Kubernetes' objects.
 

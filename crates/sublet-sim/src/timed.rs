@@ -217,7 +217,7 @@ fn arrivals(run: &Timed<'_>, world: &World, kinds: &mut Kinds) -> Result<Vec<Arr
 }
 
 impl Play<'_> {
-    /// Takes away what ends now; tells which nodes have room since.
+    /// Takes away the pods that end now; returns the nodes that have room since.
     fn leave(&mut self, now: u64, gone: &mut usize) -> Vec<NodeIdx> {
         let mut freed = Vec::new();
         while let Some(&Reverse((at, number))) = self.running.peek() {
@@ -245,7 +245,8 @@ impl Play<'_> {
         }
     }
 
-    /// Places what has room now. `freed`: the nodes that something left at this moment.
+    /// Places the waiting pods that have room now. `freed`: the nodes that something left at this
+    /// moment.
     fn try_line(&mut self, now: u64, freed: &[NodeIdx]) {
         self.line.open(!freed.is_empty());
         while let Some(head) = self.line.first() {

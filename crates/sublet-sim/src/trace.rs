@@ -52,7 +52,7 @@ pub struct PodRow {
     pub reach: Option<Reach>,
 }
 
-/// A list of nodes, and what runs on them before anything arrives.
+/// A list of nodes, and the pods that run on them before anything arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeList {
     /// In the order of the list.
@@ -174,7 +174,7 @@ pub enum TraceError {
 /// Is told of each row, or why it is none.
 type Each<'a> = dyn FnMut(Result<&Row, Bad>) -> Result<(), TraceError> + 'a;
 
-/// All rows of a list in any form; with [`BadLines::Count`] also what was left out.
+/// All rows of a list in any form; with [`BadLines::Count`] also the rows that were left out.
 fn rows<T>(
     text: impl Read,
     layout: &'static Layout,

@@ -116,9 +116,9 @@ impl Gauge {
 }
 
 impl World {
-    /// These nodes with what runs on them from the start. `ranks`: which of two equal nodes goes
-    /// first; without them the one that does in a cluster with nodes of these names.
-    /// `foretold`: the pods whose shapes measure fragmentation, and which `fgd` knows.
+    /// These nodes with the pods that run on them from the start. `ranks`: the order of nodes that
+    /// are equal; without them, the order of these names in a cluster. `foretold`: the pods with
+    /// shapes that measure fragmentation, and that `fgd` knows.
     #[must_use]
     pub fn new(
         nodes: &NodeList,
@@ -209,7 +209,7 @@ impl World {
         self.nodes.iter().filter(used).count()
     }
 
-    /// True if nothing is entered and taken but what ran from the start.
+    /// True if nothing is entered and taken, apart from the pods that ran from the start.
     pub(crate) fn is_as_at_start(&self) -> bool {
         let entered = self.engine.ledger().entries().count();
         (entered, self.allocated_milli) == self.at_start

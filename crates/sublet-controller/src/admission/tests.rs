@@ -1,4 +1,4 @@
-//! Pods as text, and what becomes of them.
+//! Pods as text, and the results of their admission.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn a_gpu_pod_gets_the_variable_and_nothing_else() {
     assert_eq!(after(&pod, &labels(&[]), &rules()), wanted);
 }
 
-/// Whoever queues has the gate, GPU or not; nobody else has.
+/// Every pod that queues has the gate, GPU or not; no other pod has it.
 #[test]
 fn a_pod_that_queues_gets_the_gate_once() {
     let queue = AdmissionRules {
@@ -287,7 +287,7 @@ fn a_gpu_pod_whose_author_chose_its_node_is_refused() {
     }
 }
 
-/// Only what creation alone can give, and only where the pod would be admitted now.
+/// Only fields that creation alone can give, and only if the pod would be admitted now.
 #[test]
 fn what_an_uncompleted_pod_lacks_is_named() {
     let with = AdmissionRules {

@@ -1,4 +1,4 @@
-//! Bindings by all sorts of users, and what becomes of them.
+//! Bindings by all sorts of users, and their outcomes.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Pods that ask for flavors, and what they ask for then.
+//! Pods that ask for flavors, and the amounts that they get.
 
 use proptest::prelude::*;
 use serde::Deserialize;

@@ -229,8 +229,8 @@ impl World {
 }
 
 proptest! {
-    /// Minutes in which the webhook answers or not, and pods come. However it goes: what was made
-    /// anew in an outage is not made anew in the same one.
+    /// Minutes in which the webhook answers or not, and pods come. In every case, a pod that was
+    /// made anew in an outage is not made anew in the same one.
     #[test]
     fn no_pod_is_made_anew_twice_in_one_outage(
         minutes in prop::collection::vec((any::<bool>(), 0_usize..3), 1..20),

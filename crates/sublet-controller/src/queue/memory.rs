@@ -226,8 +226,8 @@ impl Memory {
         true
     }
 
-    /// Is this to be written there? `seen`: what stands there, as far as that is known. `pause_ms`: it
-    /// is written no sooner than so long after the last.
+    /// Is this to be written there? `seen`: the present value, as far as it is known. `pause_ms`:
+    /// least time after the last write.
     pub(crate) fn writes(
         &mut self,
         at: &str,

@@ -173,7 +173,7 @@ impl QueueKeeper {
         })
     }
 
-    /// Writes what was decided. True: nothing failed that must be tried again.
+    /// Writes the decisions. True: nothing failed that must be tried again.
     async fn carry_out(
         &self,
         steps: Vec<Step>,

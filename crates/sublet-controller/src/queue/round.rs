@@ -1,5 +1,5 @@
-//! One look at everything, and what comes of it. Pure: the engine decides, and here its decisions
-//! become plans, and plans become steps.
+//! One look at everything, and its results. Pure: the engine decides, and here its decisions become
+//! plans, and plans become steps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

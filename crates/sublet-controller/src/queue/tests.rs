@@ -162,7 +162,7 @@ impl World {
         round
     }
 
-    /// Does what was decided, as the API server would.
+    /// Does the steps, as the API server would.
     fn carry_out(&mut self, steps: Vec<Step>) {
         for Step { write, then } in steps {
             let plan = |version: u64, object: &Value| -> GangPlanObject {
@@ -309,7 +309,7 @@ fn a_gang_goes_from_its_gate_to_its_places_and_leaves_no_plan() {
     assert_eq!(acts(&world.look().steps), [""; 0]);
 }
 
-/// Until the watch tells of what was written, nothing is decided on what was there before.
+/// Until the watch tells of a write, no decision is based on the older state.
 #[test]
 fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
     let mut world = World::new(4);

@@ -77,7 +77,7 @@ impl Board {
     }
 }
 
-/// Passes on to the board what the ledger's own watches tell.
+/// Passes on to the board the changes that the ledger's own watches tell.
 struct BoardEar(Arc<Board>);
 
 impl Ear for BoardEar {

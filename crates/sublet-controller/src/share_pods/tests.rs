@@ -423,7 +423,7 @@ proptest! {
         }
     }
 
-    /// Whatever a status and a pod are, a decision is made.
+    /// For any status and any pod, a decision is made.
     #[test]
     fn any_status_and_any_pod_lead_to_a_decision(status in json_values(), pod in json_values()) {
         let share_pod = share_pod(PART, |object| object["status"] = status);

@@ -1,5 +1,5 @@
-//! The texts of annotations: allocations, cards that were handed over, measured use, nominations and
-//! slots. Whoever may write a pod or a node may write any of them.
+//! The texts of annotations: allocations, cards that were handed over, measured use, nominations
+//! and slots. Every user who may write a pod or a node may write any of them.
 
 use sublet_api::gang_plan::{slot_from_json, slot_to_json};
 use sublet_api::{

@@ -1,4 +1,4 @@
-//! Messages on a tenant's socket, which any process of a container may send, and what the arbiter
+//! Messages on a tenant's socket, which any process of a container may send, and the arbiter's
 //! answers.
 
 use sublet_abi::{ArbiterMessage, ProcessMessage, VERSION};

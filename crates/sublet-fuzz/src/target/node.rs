@@ -1,5 +1,5 @@
 //! Nodes, as their annotations, labels and amounts have them: by our agent, and by every device
-//! plugin whose dialect is read. The form is that of [`crate::object`].
+//! plugin that speaks a dialect. The form is that of [`crate::object`].
 
 use sublet_api::{
     NodeDefaults, facts_of, facts_with_stock, facts_without_gpu, measured_use, node_amounts, stock,

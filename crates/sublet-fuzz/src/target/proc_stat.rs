@@ -9,7 +9,7 @@ pub(super) const TARGET: Target = Target {
     run,
 };
 
-/// Whatever a process calls itself, the fields after its name are read: those of another name.
+/// For any name of a process, the fields after the name are read as for another name.
 fn run(bytes: &[u8]) {
     let read = Stat::parse(bytes);
     let Some(end) = bytes.iter().rposition(|&byte| byte == b')') else {

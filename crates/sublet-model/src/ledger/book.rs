@@ -1,4 +1,4 @@
-//! One node's page of the ledger, and its cards' accounts: what a pod costs them.
+//! One node's page of the ledger, and its cards' accounts: the cost of a pod to them.
 //!
 //! A page is changed by the ledger alone; everybody else reads it, or asks for a copy with
 //! one pod more.
@@ -115,7 +115,7 @@ pub struct Book {
     pub(super) free: MiB,
     pub(super) capacity: MiB,
     pub(super) machine: MachineUse,
-    /// By card, as the cards: what scores look at.
+    /// By card, in the same order: the shares that scores look at.
     pub(super) shares: Vec<Milli>,
     /// The tags of pods here.
     pub(super) neighbours: Neighbours,
@@ -139,7 +139,7 @@ impl Book {
         }
     }
 
-    /// The page as it would be with that pod on it too: what preemption asks.
+    /// The page as it would be with that pod on it too, for preemption.
     #[must_use]
     pub fn with(&self, entry: &Entry) -> Book {
         let mut book = self.clone();
@@ -173,7 +173,7 @@ impl Book {
         self.pods.iter()
     }
 
-    /// The pods whose devices the agent has not handed over yet.
+    /// The pods that wait for the agent to hand over their devices.
     #[must_use]
     pub fn unassigned(&self) -> &[PodUid] {
         &self.unassigned

@@ -1,9 +1,9 @@
-//! A node's page in one cache line: what a scan over thousands of nodes looks at first.
+//! A node's page in one cache line, the first data of a scan over thousands of nodes.
 //!
-//! An outline never decides. It says for certain which nodes have no room, and within which
-//! limits the rest can leave memory over, so that a scan opens the few pages that count. It
-//! is worked out from the page, by [`Outline::of`] and nothing else. It knows memory alone:
-//! what else is short on a card, the page says.
+//! An outline never decides. It says for certain which nodes have no room, and within which limits
+//! the rest can leave memory over, so that a scan opens the few pages that count. It is worked out
+//! from the page, by [`Outline::of`] and nothing else. It knows memory alone: other shortages of a
+//! card are on the page.
 
 use super::{Book, Card};
 use crate::{Count, MiB, Sharing};
@@ -23,7 +23,7 @@ pub struct Outline {
     open: u16,
 }
 
-/// The rooms on a node's cards: what a part of a card could have.
+/// The rooms on a node's cards for a part of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Rooms {
     /// The largest room, soft holds left aside.

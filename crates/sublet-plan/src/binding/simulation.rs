@@ -385,7 +385,7 @@ impl Simulation {
         }
     }
 
-    /// After a change at the server: adds up what its objects say, and sends it to the watch.
+    /// After a change at the server: adds up its objects, and sends the change to the watch.
     fn wrote(&mut self, pod: &PodUid) {
         self.broken = self.broken.take().or(self.server.check().err());
         let lag = self.now + self.chance.u64(..3_000);

@@ -1,5 +1,5 @@
-//! Offers: what on a node could be emptied, how many pods would have to go, and what that would
-//! win. Whether these pods find a place is not checked here.
+//! Offers: the cards and nodes that could be emptied, the number of pods that would have to go, and
+//! the gain. Whether these pods find a place is not checked here.
 
 use std::collections::BTreeMap;
 

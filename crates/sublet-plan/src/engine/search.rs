@@ -1,7 +1,7 @@
 //! Finds the best places for a pod among thousands of nodes.
 //!
-//! Policies of memory read the nodes' outlines first and open few pages. All others keep what they
-//! found until a page or a learnt table changes. Both find the same places as a search through
+//! Policies of memory read the nodes' outlines first and open few pages. All others keep their
+//! results until a page or a learnt table changes. Both find the same places as a search through
 //! every node (property tests in `screening`).
 
 use std::collections::BinaryHeap;
@@ -245,8 +245,8 @@ impl Engine {
         more
     }
 
-    /// The answer of each of these nodes to such a claim, without costs and look-alikes. For asking
-    /// thousands of nodes what each of them lacks.
+    /// The answer of each of these nodes to such a claim, without costs and look-alikes. It serves
+    /// to ask thousands of nodes for the reason of their refusal.
     pub fn answers(
         &self,
         uid: &PodUid,

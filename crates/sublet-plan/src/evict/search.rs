@@ -13,7 +13,7 @@ use sublet_model::{Ask, Book, Entry, Ledger, NodeIdx, PodUid, charges_of};
 
 use super::Evictable;
 
-/// A search. Positions are those of `row`, whose first pod is the most important.
+/// A search. Positions are those of `row`. Its first pod is the most important.
 pub(super) struct Search<'a> {
     pub(super) row: &'a [Evictable],
     pub(super) node: NodeIdx,
@@ -57,7 +57,7 @@ impl Search<'_> {
             .unwrap_or_else(|| (0..self.row.len()).collect())
     }
 
-    /// One for each card, and one by importance, for what no single card explains.
+    /// One order for each card, and one by importance, for cases that no single card explains.
     fn orders(&self) -> Vec<Order> {
         let pods: Vec<(usize, &Entry)> = (0..self.row.len())
             .filter(|&at| (self.may_stay)(&self.row[at]))

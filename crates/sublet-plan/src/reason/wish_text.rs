@@ -13,7 +13,7 @@ use super::Reason;
 const NAMED: usize = 4;
 
 impl Reason {
-    /// Writes what the pod wants.
+    /// Writes the pod's wishes.
     pub(super) fn wanted_text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Model { wanted, .. } => {
@@ -28,7 +28,7 @@ impl Reason {
         }
     }
 
-    /// The same, and what the node has.
+    /// The same, with the node's own models and cards.
     pub(super) fn wish_text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Reason::Tags { gpu, tag } = self {
             return write!(f, "GPU {gpu} has enough room, but {}", is_kept_from(tag));

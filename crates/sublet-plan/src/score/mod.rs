@@ -1,4 +1,4 @@
-//! Scores: what makes one place better than another. Each policy has one file, and one line in
+//! Scores: they make one place better than another. Each policy has one file, and one line in
 //! [`ALL`].
 //!
 //! A score is the cost of taking a place that fits; lower is better. It depends on the node's page,

@@ -1,12 +1,12 @@
 //! Sublet's own policy: it keeps nodes so that the cards' free shares can be tiled, and so that the
 //! free CPU is enough for them. `docs/placement.md` explains it and has its figures.
 //!
-//! A node's worth is the lesser of two amounts: the worth of what its free shares can be tiled
-//! with, at the prices of the shares that pods ask for ([`Prices`]); and the worth of the cards
-//! that its free CPU can feed, at the CPU that pods ask for with a card, or can count on. It is
-//! reduced a little where pods would not find their CPU. The cost of a place is the worth that it
-//! takes away, minus the price of what is asked for, in coarse steps. Nodes within one step are
-//! equal, and the order of names spreads pods evenly over them.
+//! A node's worth is the lesser of two amounts. The first is the worth of the tiles that its free
+//! shares can make, at the prices of the shares that pods ask for ([`Prices`]). The second is the
+//! worth of the cards that its free CPU can feed, at the CPU that pods ask for with a card, or can
+//! count on. It is reduced a little if pods would not find their CPU. The cost of a place is the
+//! worth that it takes away, minus the price of the request, in coarse steps. Nodes within one step
+//! are equal, and the order of names spreads pods evenly over them.
 //!
 //! [`Prices`]: prices::Prices
 
@@ -269,8 +269,8 @@ fn pressure(
 }
 
 /// The CPU that pods can count on for each free card. It is a portion of the free CPU on nodes with
-/// GPUs: the same portion that pods with GPUs have of the CPU in use there. `asked` is what these
-/// pods ask for, if it is known.
+/// GPUs: the same portion that pods with GPUs have of the CPU in use there. `asked`: the request of
+/// these pods, if it is known.
 fn fed(ledger: &Ledger, asked: Option<u128>) -> i64 {
     let (mut cpu, mut taken, mut free) = (0, 0, 0);
     for (_, book) in ledger.books() {

@@ -162,7 +162,7 @@ pub struct PodRules {
     pub tolerations: Vec<Toleration>,
     /// Labels that the node must have (`nodeSelector`).
     pub selector: BTreeMap<Arc<str>, Arc<str>>,
-    /// Terms, at least one of which must match; `None` if there is no such requirement.
+    /// Terms; at least one must match. `None` if there is no such requirement.
     pub required: Option<Vec<Term>>,
     /// Terms that only order nodes, each with its weight.
     pub preferred: Vec<(u32, Term)>,

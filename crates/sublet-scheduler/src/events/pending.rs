@@ -86,7 +86,7 @@ impl Events {
         self.book().admit(uid, text, now_ms)
     }
 
-    /// The next pod in turn and what there is to do about it; waits until there is one.
+    /// The next pod in turn and its work; waits until there is one.
     pub(super) async fn next(&self) -> (PodUid, Matters) {
         loop {
             // A notice that comes between the look and the wait is kept.
@@ -159,8 +159,8 @@ impl Book {
         true
     }
 
-    /// Throws away what says nothing any more. A text may be about a pod that the watch never tells
-    /// of, such as one that went while it was bound.
+    /// Throws away notes that say nothing any more. A text may be about a pod that the watch never
+    /// tells of, such as one that went while it was bound.
     fn sweep(&mut self, now_ms: u64) {
         if now_ms < self.swept_ms + QUIET_MS {
             return;

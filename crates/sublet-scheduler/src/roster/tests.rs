@@ -1,4 +1,4 @@
-//! Whatever the order and however often nodes come and go, the answer is a plain look-up's.
+//! For any order, and nodes that come and go, the answer is a plain look-up's.
 
 use std::collections::BTreeMap;
 

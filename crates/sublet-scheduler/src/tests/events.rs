@@ -41,7 +41,7 @@ impl World {
         tokio::spawn(async move { post_all(&scheduler).await })
     }
 
-    /// Waits for so many events; returns what they say, as `pod: text`.
+    /// Waits for so many events; returns their texts, as `pod: text`.
     async fn events(&self, count: usize) -> Vec<String> {
         let there = async {
             while self.api.events.lock().unwrap().len() < count {

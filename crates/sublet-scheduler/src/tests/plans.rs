@@ -399,9 +399,9 @@ impl Told {
 }
 
 proptest! {
-    /// Whatever the watches tell and in which order: the ledger has every slot of every plan once, as
-    /// its own or as its pod's, and every pod that is bound; and it has what another process has that
-    /// hears of the same for the first time.
+    /// For any changes in any order, the ledger has every slot of every plan once, as its own or as
+    /// its pod's, and every bound pod. It equals the ledger of another process that hears of the
+    /// same state for the first time.
     #[test]
     fn a_slot_is_never_lost_and_never_there_twice(
         events in proptest::collection::vec(any_event(), 1..25),

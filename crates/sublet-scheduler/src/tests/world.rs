@@ -145,9 +145,9 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The three nodes of R1.3, each with two cards of 16,276 MiB: n1 full, n2 with 4,069
-    /// free on each card, n3 with 8,138 free on one. By `binpack`, whose order a reader can work
-    /// out.
+    /// The three nodes of R1.3, each with two cards of 16,276 MiB: n1 full, n2 with 4,069 free on
+    /// each card, n3 with 8,138 free on one. The policy is `binpack`, so that a reader can work out
+    /// the order.
     pub(super) fn of_three() -> World {
         let world = World::of_none(EngineOptions::of(Policy::binpack()));
         let used = [
@@ -260,7 +260,7 @@ impl World {
         answer["Error"].as_str().unwrap().to_owned()
     }
 
-    /// `reserved`, `bound` or nothing: what the ledger has of a pod.
+    /// A pod's standing in the ledger: `reserved`, `bound` or nothing.
     pub(super) fn standing(&self, name: &str) -> Option<Standing> {
         let uid = sublet_model::PodUid::new(name).unwrap();
         self.scheduler

@@ -1,5 +1,5 @@
-//! Stories short enough to follow with a finger. A line of a story is a moment, what happens, and
-//! the rows of the list to which it happens.
+//! Stories short enough to follow with a finger. A line of a story is a moment, an event, and the
+//! rows of the list to which it happens.
 
 mod properties;
 

@@ -30,7 +30,7 @@ static LAYOUT: Layout = Layout {
     together: &[],
 };
 
-/// Reads a list of nodes; with [`BadLines::Count`] also what was left out.
+/// Reads a list of nodes; with [`BadLines::Count`] also the rows that were left out.
 ///
 /// # Errors
 /// No such list, a column missing, or a row that cannot be used.

@@ -48,7 +48,7 @@ static LAYOUT: Layout = Layout {
     together: &[CPU, MEMORY],
 };
 
-/// Reads a list of pods for those nodes; with [`BadLines::Count`] also what was left out.
+/// Reads a list of pods for those nodes; with [`BadLines::Count`] also the rows that were left out.
 ///
 /// # Errors
 /// No such list, a column missing, or a row that cannot be used.

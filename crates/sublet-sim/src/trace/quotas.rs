@@ -20,13 +20,13 @@ static LAYOUT: Layout = Layout {
 /// The quota of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaRow {
-    /// Whose.
+    /// The tenant.
     pub tenant: Arc<str>,
     /// So many GPUs are its own.
     pub gpus: u64,
 }
 
-/// Reads a list of quotas; with [`BadLines::Count`] also what was left out.
+/// Reads a list of quotas; with [`BadLines::Count`] also the rows that were left out.
 ///
 /// # Errors
 /// No such list, a column missing, or a row that cannot be used.

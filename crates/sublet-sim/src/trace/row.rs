@@ -1,5 +1,5 @@
-//! One row as it stands, whatever the form of the list, and the quantities that are read from
-//! its texts. Here a text becomes a number, a name or a time, or is named as wrong.
+//! One row as it stands, in any form of list, and the quantities that are read from its texts. Here
+//! a text becomes a number, a name or a time, or is named as wrong.
 
 use std::sync::Arc;
 

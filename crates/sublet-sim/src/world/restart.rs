@@ -1,5 +1,5 @@
-//! The scheduler starts again in the middle of a run: a new engine that is told what the API
-//! server knows, nodes and placed pods, and nothing else.
+//! The scheduler starts again in the middle of a run: a new engine that is told the API server's
+//! knowledge, nodes and placed pods, and nothing else.
 
 use sublet_model::{Entry, Standing};
 use sublet_plan::{Engine, EngineOptions};
@@ -7,7 +7,7 @@ use sublet_plan::{Engine, EngineOptions};
 use super::World;
 
 impl World {
-    /// Forgets what was learnt and kept, and learns it again from the pods that are placed.
+    /// Forgets all that it learnt and kept, and learns it again from the pods that are placed.
     pub(crate) fn restart(&mut self) {
         self.rebuild(self.engine.options().clone());
     }

@@ -137,7 +137,7 @@ fn what_a_job_was_promised_is_free_again_when_it_is_made_smaller() {
 
 const MPI: &str = "kubeflow.org/v2beta1";
 
-/// An MPIJob whose launcher comes when its workers run.
+/// An MPIJob. Its launcher comes when its workers run.
 fn mpi_job(world: &mut World, workers: u32) {
     let object = serde_json::from_value(json!({
         "apiVersion": MPI, "kind": "MPIJob",

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Events of one reason: on what, and their message.
+/// Events of one reason: their objects and their messages.
 fn told(round: &Round, reason: &str) -> Vec<String> {
     let text = |write: &Write| {
         let Act::Apply(object) = &write.act else {

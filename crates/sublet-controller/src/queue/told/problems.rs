@@ -41,7 +41,7 @@ impl Tellings<'_> {
         }
     }
 
-    /// Pods, PodGroups and jobs, by what they are called where something is said of them.
+    /// Pods, PodGroups and jobs, by their names in messages.
     fn objects(&self) -> BTreeMap<String, Value> {
         let seen = self.look.seen;
         let pods = seen.pods.values().filter(|pod| counts(pod));

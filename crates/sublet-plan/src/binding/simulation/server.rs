@@ -1,4 +1,4 @@
-//! The objects of the simulated API server, and what must hold for them after each write. The
+//! The objects of the simulated API server, and the rules that they must obey after each write. The
 //! server adds up by itself and never asks the ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// Compares the pod with what a Binding asked for.
+    /// Compares the pod with the request of a Binding.
     pub(super) fn look(&self, pod: &PodUid, asked: &(NodeName, Allocation)) -> PodState {
         match self.pods.get(pod).map(|object| &object.bound) {
             None => PodState::Gone,

@@ -442,7 +442,7 @@ fn state(engine: &Engine) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A trial that is kept also places what the dropped trial would have placed.
+    /// A trial that is kept places the same pods as the dropped trial would have.
     #[test]
     fn an_engine_is_after_a_dropped_trial_what_it_was_before(
         policy in 0..policies(),

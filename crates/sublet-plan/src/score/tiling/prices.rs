@@ -2,13 +2,13 @@
 //! on the share's size. 81 hundredths are worth a whole card if nothing is asked for that fits into
 //! the other 19; 46 and 47 hundredths are worth half a card.
 //!
-//! The worths are the dual prices of the fluid cutting-stock problem (Gilmore and Gomory,
-//! *A Linear Programming Approach to the Cutting-Stock Problem*, 1961): fill as few cards as
-//! possible with the shares that are asked for, where cards can be counted in fractions. They are
-//! found by multiplicative weights (Young, *Sequential and Parallel Algorithms for Mixed Packing
-//! and Covering*, FOCS 2001): again and again fill one card with what is worth most at the present
-//! prices, and lower the prices of what was used. The floating-point code uses only + − × ÷, so
-//! every machine finds the same prices.
+//! The worths are the dual prices of the fluid cutting-stock problem (Gilmore and Gomory, *A Linear
+//! Programming Approach to the Cutting-Stock Problem*, 1961): fill as few cards as possible with
+//! the requested shares; cards can be counted in fractions. They are found by multiplicative
+//! weights (Young, *Sequential and Parallel Algorithms for Mixed Packing and Covering*, FOCS 2001):
+//! again and again fill one card with the shares that are worth most at the present prices, and
+//! lower the prices of the used shares. The floating-point code uses only + − × ÷, so every machine
+//! finds the same prices.
 
 /// Shares are counted in hundredths of a card.
 pub(super) const PARTS: usize = 100;

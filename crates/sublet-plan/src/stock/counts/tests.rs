@@ -143,7 +143,7 @@ fn a_pod_that_asks_nothing_of_a_limit_does_not_mind_that_it_is_exceeded() {
 }
 
 proptest! {
-    /// Pods come and go. Nothing is given out twice, and what a pod gives back is free again.
+    /// Pods come and go. Nothing is given out twice, and all that a pod gives back is free again.
     #[test]
     fn no_limit_is_exceeded(
         steps in proptest::collection::vec((0..6u8, 0..4u64, 0..3u64, 0..3u16, any::<bool>()), 1..40)

@@ -180,7 +180,7 @@ impl<'a> SubletLine<'a> {
     }
 }
 
-/// A name whose order is that of the numbers.
+/// A name. Names have the same order as the numbers.
 fn id(number: usize) -> GroupId {
     GroupId::new(format!("job/trace/{number:020}"))
 }

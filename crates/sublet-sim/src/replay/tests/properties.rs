@@ -1,4 +1,4 @@
-//! Traces at random, by every discipline: what must hold at every moment of each.
+//! Traces at random, by every discipline: the rules that must hold at every moment of each.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ type Taken = BTreeMap<(String, GpuIndex), u32>;
 #[derive(Default)]
 struct Watch {
     taken: Taken,
-    /// By row, the slots of what runs, and since when.
+    /// By row, the slots of the running jobs, and since when they run.
     running: BTreeMap<u32, (Vec<Slot>, u64)>,
     /// Jobs that have come and have no place.
     waiting: BTreeSet<u32>,
