@@ -47,19 +47,19 @@ use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{measured, missing, publish, register};
 
-/// How often the node object is looked at when all is well. Others change it only when the node is
-/// registered anew. A GET each half minute from each GPU node is a third of what kubelets send for
-/// their leases.
+/// Interval between looks at the node object when all is well. Others change it only when the node
+/// is registered anew. A GET each half minute from each GPU node is a third of what kubelets send
+/// for their leases.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How often just after something failed, or kubelet started: it writes the node's status
-/// within ten seconds then, and may set our amounts to zero.
+/// Interval just after a failure or a start of kubelet: kubelet writes the node's status within ten
+/// seconds then, and may set our amounts to zero.
 const HURRY_EVERY: Duration = Duration::from_secs(3);
 
 /// The pauses after failures, for the agents of all nodes ask a server that comes back.
 pub(crate) const PAUSES: Pauses = Pauses::new(HURRY_EVERY, LOOK_EVERY);
 
-/// How long a new kubelet is looked after closely.
+/// Time after a start of kubelet in which the agent looks often.
 const HURRY_TIME: Duration = Duration::from_secs(30);
 
 /// The agent of one node.
@@ -69,7 +69,7 @@ pub(crate) struct Agent {
     folder: PathBuf,
     /// As configured.
     settings: Settings,
-    /// What the node's labels say, once they were read.
+    /// Values of the node's labels, once they were read.
     labels: Labels,
     inventory: watch::Receiver<Arc<Inventory>>,
     metrics: AgentMetrics,
@@ -83,7 +83,8 @@ pub(crate) struct Agent {
     doubt: Arc<Notify>,
     /// The cards of pods that do not say themselves which they have.
     lost: watch::Sender<Handed>,
-    /// How busy the cards were; nothing before that is known, and no cards without isolation.
+    /// Measured use of the cards; `None` before the first measurement, and no cards without
+    /// isolation.
     measured: watch::Sender<Option<NodeUse>>,
     /// When that was last written, or the agent started.
     measured_written: Instant,
@@ -97,7 +98,7 @@ pub(crate) struct Agent {
     registered: mpsc::UnboundedSender<String>,
     registrations: mpsc::UnboundedReceiver<String>,
     back: Return,
-    /// What was last logged as wrong, so that a lasting cause is logged once.
+    /// Last problem that was logged, so that a lasting cause is logged once.
     complaint: String,
 }
 

@@ -1,12 +1,12 @@
-//! Which pod does kubelet mean? Allocate tells a device plugin how many devices one
-//! container gets and not whose container it is. The answer is found by size and order:
+//! Finds the pod that kubelet means. Allocate tells a device plugin how many devices one
+//! container gets, but not the pod of the container. The answer is found by size and order:
 //! among the pods of this node that have cards and wait for them, the one with a
-//! container of that size. Where two pods qualify nothing is guessed; both are named. Only where
-//! they get the same in every respect, one answer serves whichever is meant (`twins`).
+//! container of that size. If two pods qualify, nothing is guessed; both are named. Only if
+//! both get the same in every respect, one answer serves either pod (`twins`).
 //!
-//! This is also the last referee: what would exceed a card, or lies on a card that is
-//! sick or gone, is refused here whoever bound the pod. Pure: pods and node in, decision
-//! out. It reads no clock and calls no server (see `hand_over`).
+//! This is also the last referee: a share that would exceed its card, or lies on a card that is
+//! sick or gone, is refused here, whichever scheduler bound the pod. Pure: pods and node in,
+//! decision out. It reads no clock and calls no server (see `hand_over`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +40,7 @@ pub struct Site {
     pub no_isolation: bool,
 }
 
-/// What kubelet asks for one container.
+/// Devices that kubelet asks for one container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KubeletAsk {
     /// The resource.
@@ -62,7 +62,7 @@ pub struct CardLimit {
     pub index: GpuIndex,
     /// Its UUID, where that is known.
     pub uuid: Option<GpuUuid>,
-    /// What the container may use of it.
+    /// Memory of the card that the container may use.
     pub memory: MiB,
 }
 
@@ -83,18 +83,18 @@ pub struct HandOver {
     pub cards: Vec<CardLimit>,
     /// Is each of them all its own?
     pub whole: bool,
-    /// How much memory of the node it may pin for its cards: no more than it may have of it at
-    /// all. Nothing where the pod sets no limit.
+    /// Memory of the node that the container may pin for its cards: at most its own limit of
+    /// ordinary memory. `None` if the pod sets no limit.
     pub pinned: Option<MiB>,
     /// Its compute time of each card.
     pub compute: ComputeRange,
-    /// Who gives way where compute time is short.
+    /// Decides which container gives way when compute time is short.
     pub class: Class,
     /// Is it to be held to that?
     pub isolated: bool,
-    /// What it finds in its environment.
+    /// Environment variables of the container.
     pub environment: BTreeMap<String, String>,
-    /// What is to be written on the pod before kubelet gets its answer.
+    /// Annotations to write on the pod before kubelet gets its answer.
     pub annotations: BTreeMap<String, String>,
     /// All pods that kubelet could mean, the one above among them; none where it is certain. Then
     /// nothing is written before kubelet's books say whom it meant.
@@ -143,7 +143,7 @@ pub fn decide(
     }
 }
 
-/// What that container gets.
+/// Makes the answer for that container.
 fn hand_over(
     tenants: &Tenants<'_>,
     tenant: &Tenant<'_>,
@@ -189,7 +189,7 @@ fn done(tenant: &Tenant<'_>, asked: KubeletAsk, given: &Given) -> Vec<String> {
         .collect()
 }
 
-/// What a container may use of each of its cards. The amount is the claim's, as in the
+/// Returns the limit of a container on each of its cards. The amount is the claim's, as in the
 /// ledger: an annotation cannot make it more.
 fn limits(
     allocation: &Allocation,
@@ -211,7 +211,7 @@ fn limits(
     allocation.of(&container.name).map(limit).collect()
 }
 
-/// What a container has of each of its cards' time. A whole card is all its own.
+/// Returns a container's share of the time of each of its cards. A whole card is all its own.
 fn compute_time(container: &ContainerClaim) -> ComputeRange {
     let demand = &container.demand;
     let request = match demand.portion {
@@ -235,12 +235,12 @@ fn memory_limit(pod: &Pod, container: &ContainerClaim) -> Option<MiB> {
     Some(Bytes::new(bytes).whole_mib())
 }
 
-/// Of the IDs that kubelet could take, those on the cards of the container it probably
-/// means, so that whoever asks kubelet who has which device is told the truth. Empty, and
-/// then kubelet picks by itself, where that is in doubt: the IDs decide nothing.
+/// Chooses, among the IDs that kubelet could take, those on the cards of the container it
+/// probably means. Then kubelet's list of devices and owners is right. Empty if that is in doubt,
+/// and then kubelet picks by itself: the IDs decide nothing.
 ///
 /// # Errors
-/// Nobody or several wait for that.
+/// No pod or several pods wait for such devices.
 pub fn prefer(
     pods: &[Pod],
     facts: &NodeFacts,
@@ -268,7 +268,7 @@ pub fn prefer(
     Ok(preferred.cloned().collect())
 }
 
-/// What stands between a card's UUID and a number in a device ID, as in the original.
+/// Separator between a card's UUID and a number in a device ID, as in the original.
 pub(crate) const ID_SEPARATOR: &str = "-_-";
 
 fn card_of(id: &str) -> &str {
@@ -484,7 +484,7 @@ fn is_asked_about(pod: &Pod, container: &ContainerClaim, asked: KubeletAsk) -> b
     asked.resource != keys::GPU_SLOT || slots_of(pod, container).is_some()
 }
 
-/// How many slots a container asks, if any.
+/// Number of slots that a container asks for, if any.
 fn slots_of(pod: &Pod, container: &ContainerClaim) -> Option<u64> {
     let spec = &pod.spec;
     let mut all = spec.init_containers.iter().chain(&spec.containers);

@@ -1,9 +1,9 @@
-//! Kubelet's own books of who has which device: the checkpoint that it writes after each answer to
-//! an Allocate, before it asks about another container. They say afterwards what the call itself
-//! does not: whose container it was. Read only; kubelet's alone to write.
+//! Kubelet's own books of devices and their owners: the checkpoint that it writes after each answer
+//! to an Allocate, before it asks about another container. Afterwards the books name the container,
+//! which the call itself does not. Read only; only kubelet writes them.
 //!
 //! The form is kubelet's internal one (`pkg/kubelet/cm/devicemanager/checkpoint`), the same since
-//! Kubernetes 1.20. What cannot be read is as good as no books: then nothing is concluded.
+//! Kubernetes 1.20. Books that cannot be read count as no books: then nothing is concluded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,12 +51,12 @@ impl BookEntry {
     }
 }
 
-/// Who has which device, as kubelet has written it.
+/// Owners of the devices, as kubelet has written them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books(Vec<BookEntry>);
 
 impl Books {
-    /// Where a kubelet with this folder for device plugins keeps them.
+    /// Path of the books of a kubelet with this folder for device plugins.
     pub(crate) fn place(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
@@ -94,7 +94,8 @@ impl Books {
         self.0.iter().any(any)
     }
 
-    /// Who has which devices of a resource, whoever offers it.
+    /// The devices of a resource, each with the pod that has it, whichever plugin offers the
+    /// resource.
     pub fn holders(&self, resource: &str) -> impl Iterator<Item = (PodUid, &String)> {
         let entries = self
             .0
@@ -107,7 +108,7 @@ impl Books {
         })
     }
 
-    /// Which pod has that device, if it is one of these?
+    /// Returns the pod, one of `among`, that has that device.
     pub(crate) fn owner<'a>(
         &self,
         device: &str,

@@ -1,8 +1,8 @@
-//! When is a device prepared, and when cleaned? Before the first container that gets it, and after the
-//! last is gone; a device that several pods share waits for the last of them. What cannot be cleaned is
-//! sick, nobody gets it, and it is tried again with growing pauses. Whoever prepares or cleans a device
-//! has it in hand meanwhile, and nobody gets it. Pure: who has what goes in, and what is to be done comes
-//! out. Times are milliseconds on any clock that only rises.
+//! Decides when a device is prepared and when it is cleaned: before the first container that gets it,
+//! and after the last is gone. A shared device waits for the last of its pods. A device that cannot be
+//! cleaned is sick and given to no pod; cleaning is tried again with growing pauses. While a device is
+//! prepared or cleaned it is in hand, and given to no pod. Pure: owners of devices go in, work to do
+//! comes out. Times are milliseconds on any clock that only rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use sublet_model::{Pauses, PodUid};
 /// The name of a device among all of the node: a card's UUID, a file's path.
 pub(crate) type DeviceName = String;
 
-/// Who has which devices.
+/// The pods that have each device.
 pub(crate) type Held = BTreeMap<DeviceName, BTreeSet<PodUid>>;
 
-/// Why devices cannot be cleaned.
+/// Devices that cannot be cleaned, each with the reason.
 pub(crate) type Ailing = BTreeMap<DeviceName, String>;
 
-/// How long a cleaning may fail before the device is called sick: kubelet ends what is left of a pod
+/// Time that cleaning may fail before the device is called sick: kubelet ends the remains of a pod
 /// that was deleted by force within a second or two, of twenty at once within five.
 const GRACE_MS: u64 = 10_000;
 
@@ -28,8 +28,8 @@ const GRACE_PAUSE_MS: u64 = 200;
 /// The pauses before a cleaning is tried again. It costs a look at the node's processes.
 const PAUSES: Pauses = Pauses::new(Duration::from_secs(2), Duration::from_secs(300));
 
-/// How long a device that was handed over counts as used although nobody is known to have it. Kubelet
-/// writes its books within milliseconds.
+/// Time for which a device that was handed over counts as used although no pod is known to have it.
+/// Kubelet writes its books within milliseconds.
 const AWAITED_MS: u64 = 10_000;
 
 /// The devices of a node that somebody had since they were clean. All others are clean.
@@ -40,9 +40,9 @@ pub(crate) struct Care {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Use {
-    /// Who has it, and since when at the earliest.
+    /// Pods that have it, each with the earliest time since when.
     now: BTreeMap<PodUid, u64>,
-    /// Who had it since it was clean.
+    /// Pods that had it since it was clean.
     ever: BTreeSet<PodUid>,
     /// Until when it counts as used whoever is known to have it.
     awaited_ms: u64,
@@ -50,7 +50,7 @@ struct Use {
     trouble: Option<Trouble>,
 }
 
-/// What is being done with a device.
+/// Work in progress on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hand {
     Preparing,
@@ -66,7 +66,7 @@ struct Trouble {
     again_ms: u64,
 }
 
-/// What is to be said of a device.
+/// News of a device, to be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CareNews {
     /// It cannot be cleaned, or for another reason than before.
@@ -118,9 +118,9 @@ impl Care {
         self.devices.remove(device);
     }
 
-    /// Learns which pods there were when they were asked for, at `asked_ms`, and who has what; pods
-    /// that are gone may be among them. Who got something since then keeps it. `all`: nobody else can
-    /// have got anything before that, so what was handed over and is in nobody's hands is free.
+    /// Learns which pods existed at `asked_ms`, when they were asked for, and the devices of each; pods
+    /// that are gone may be among them. A pod that got a device since then keeps it. `all`: no other pod
+    /// got a device before that, so a device that was handed over and that no pod has is free.
     pub(crate) fn see(&mut self, live: &BTreeSet<PodUid>, held: &Held, asked_ms: u64, all: bool) {
         for (device, pods) in held {
             // What somebody had before this process began is as clean as it ever will be.
@@ -195,7 +195,7 @@ impl Care {
         }
     }
 
-    /// Which devices are sick because they cannot be cleaned, and why.
+    /// Devices that are sick because they cannot be cleaned, each with the reason.
     pub(crate) fn ailing(&self) -> Ailing {
         let ailing = self.devices.iter().filter_map(|(device, of)| {
             let trouble = of.trouble.as_ref().filter(|one| one.tries > 0)?;
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(due(&care, 99_000).len(), 1);
     }
 
-    /// Who comes and goes. Of four pods and two cards each is named by a number.
+    /// Pods come and go. Each of four pods and two cards is named by a number.
     #[derive(Clone, Debug)]
     enum Step {
         Comes {

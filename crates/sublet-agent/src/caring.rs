@@ -21,11 +21,11 @@ use crate::kind::DeviceKind;
 use crate::node_events::NodeEvents;
 use crate::pods::{PodList, PodSource};
 
-/// How long kubelet waits for a device that is not clean: what it does not get fails the pod for good,
-/// and what is left of a pod that was deleted by force ends within a second or two.
+/// Longest wait of kubelet for a device that is not clean. A device that it does not get fails the
+/// pod for good, and the remains of a pod that was deleted by force end within a second or two.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried meanwhile.
+/// Interval between tries meanwhile.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// The devices of one node, and who had them.
@@ -38,7 +38,7 @@ pub(crate) struct Caring {
     care: Mutex<Care>,
     /// Told whenever a device is put down that was prepared or cleaned.
     put_down: Notify,
-    /// What the kinds were shown last.
+    /// Sick devices that the kinds were shown last.
     shown: Mutex<Ailing>,
     begun: Instant,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Caring {
 struct InHand<'a> {
     caring: &'a Caring,
     device: &'a str,
-    /// What becomes of it.
+    /// Records the outcome for the device.
     put: fn(&mut Care, &str),
 }
 

@@ -2,8 +2,8 @@
 //! specification. Devices that only a hook brings in, because of a variable, are taken away again when
 //! systemd reloads its units; those in the specification stay.
 //!
-//! Where NVIDIA's toolkit has described a card itself, its name is used, because it brings the
-//! driver's libraries too. Else ours is: the device files alone, beside the variable as ever.
+//! If NVIDIA's toolkit has described a card itself, its name is used, because it brings the driver's
+//! libraries too. Otherwise ours is: the device files alone, beside the variable as ever.
 //!
 //! The file outlives the agent: kubelet starts containers again while the agent is away, and a runtime
 //! refuses names that nothing describes. It goes when there is no card any more.
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::allocate::CardLimit;
 
-/// Where runtimes look for descriptions that are made while the machine runs.
+/// Folder in which runtimes look for descriptions that are made while the machine runs.
 pub(crate) const DEFAULT_FOLDER: &str = "/var/run/cdi";
 
 /// The vendor and class of our descriptions, and the file's name.
@@ -31,13 +31,13 @@ const FILE: &str = "sublet.dev-gpu.json";
 const NVIDIAS_KIND: &str = "nvidia.com/gpu";
 const FIXED_FOLDER: &str = "/etc/cdi";
 
-/// Where the kernel says which drivers have which device numbers. The same in every container, unlike
-/// the files themselves.
+/// File in which the kernel lists drivers and their device numbers. The same in every container,
+/// unlike the device files themselves.
 pub(crate) const DEVICE_NUMBERS: &str = "/proc/devices";
 
-/// What every container with a card needs beside the card's own file: which file, by which of the
-/// driver's names for its numbers, and which of them (Linux' Documentation/admin-guide/devices.txt, and
-/// NVIDIA's own kernel modules).
+/// Devices that every container with a card needs beside the card's own file: the file, the
+/// driver's name for its numbers, and the minor number (Linux'
+/// Documentation/admin-guide/devices.txt, and NVIDIA's own kernel modules).
 const COMMON: [(&str, &str, u32); 3] = [
     ("nvidiactl", CARDS, 255),
     ("nvidia-uvm", "nvidia-uvm", 0),
@@ -48,7 +48,7 @@ const COMMON: [(&str, &str, u32); 3] = [
 const CARDS: &str = "nvidia";
 const CARDS_TOO: &str = "nvidia-frontend";
 
-/// Where the cards are.
+/// Place of the cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hardware {
     /// On this machine; the file of device numbers.
@@ -130,7 +130,7 @@ impl Cdi {
     }
 }
 
-/// What others have described in these folders.
+/// Reads the descriptions that others have put into these folders.
 fn descriptions(folders: &[&Path]) -> Vec<String> {
     let files = folders.iter().flat_map(fs::read_dir).flatten().flatten();
     let paths = files.map(|file| file.path());

@@ -1,7 +1,7 @@
-//! Which devices this node has, and how they fare: read from the driver or from a file that stands
+//! Lists the devices of this node and their health: read from the driver or from a file that stands
 //! in for one, and read again whenever that may have changed. Both ways give the same
-//! [`Inventory`]. This module reports. What a sick card means for pods is decided by whoever reads
-//! the report.
+//! [`Inventory`]. This module reports. The readers of the report decide what a sick card means for
+//! pods.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub mod nvml;
 pub mod simulated;
 mod sysfs;
 
-/// Why the devices cannot be told.
+/// Reason why the devices cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
     /// The driver's library is not on this machine, or cannot be loaded.
@@ -23,7 +23,7 @@ pub enum DiscoverError {
     NoLibrary {
         /// The name or path that was tried.
         library: PathBuf,
-        /// What the dynamic loader said.
+        /// Error of the dynamic loader.
         #[source]
         cause: nvml_wrapper::error::NvmlError,
     },
@@ -34,7 +34,7 @@ pub enum DiscoverError {
         library: PathBuf,
         /// The step that failed.
         what: &'static str,
-        /// What the library said.
+        /// Error of the library.
         #[source]
         cause: nvml_wrapper::error::NvmlError,
     },
@@ -43,7 +43,7 @@ pub enum DiscoverError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         cause: std::io::Error,
     },
@@ -60,7 +60,7 @@ pub enum DiscoverError {
     Contradiction {
         /// The file or library they came from.
         origin: PathBuf,
-        /// What does not fit.
+        /// The part that does not fit.
         cause: InventoryError,
     },
     /// No thread could be started.
@@ -74,7 +74,7 @@ pub trait DeviceSource: Send + 'static {
     /// The devices as they are now.
     ///
     /// # Errors
-    /// Where they cannot be told; an earlier answer then still stands.
+    /// The devices cannot be listed; an earlier answer then still stands.
     fn read(&mut self) -> Result<Inventory, DiscoverError>;
 
     /// Waits a few seconds at most, and tells whether [`DeviceSource::read`] may now answer

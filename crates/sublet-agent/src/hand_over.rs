@@ -32,16 +32,16 @@ use crate::nri;
 use crate::plugin::DeviceIds;
 use crate::pods::{PodList, PodSource};
 
-/// How long a pod that nobody finds is looked for. The API server had the pod before kubelet did,
-/// so this is for servers that lag behind.
+/// Time for which a pod that is not found is looked for. The API server had the pod before kubelet
+/// did, so this is for servers that lag behind.
 const NOBODY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long an API server that does not answer is tried. Giving up fails the pod for good, and an
-/// API server restarts in seconds. Kubelet sets no deadline on Allocate and starts no other pod
-/// meanwhile.
+/// Time for which an API server that does not answer is tried. Giving up fails the pod for good,
+/// and an API server restarts in seconds. Kubelet sets no deadline on Allocate and starts no other
+/// pod meanwhile.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long one call may take.
+/// Timeout of one call.
 const CALL_TIME: Duration = Duration::from_secs(5);
 
 /// The pause between two tries.
@@ -67,7 +67,7 @@ pub(crate) struct HandOut {
 }
 
 impl HandOut {
-    /// What the container gets that kubelet has given these devices.
+    /// Answers for the container that kubelet has given these devices.
     pub(crate) async fn allocate(
         &self,
         resource: &'static str,
@@ -312,7 +312,8 @@ impl HandOut {
     }
 }
 
-/// What was decided. Nobody else gets that container's devices while this lives, nor after it was kept.
+/// A decision. While it lives, and after it was kept, that container's devices go to no other
+/// container.
 struct Reserved {
     handed: HandOver,
     given: Arc<Mutex<Given>>,
@@ -320,8 +321,8 @@ struct Reserved {
 }
 
 impl Reserved {
-    /// `now`: what is locked of `given`. Of one of several pods nothing can be reserved: kubelet's books
-    /// will say whose it was.
+    /// `now`: the locked content of `given`. For one of several equal pods nothing can be reserved:
+    /// kubelet's books will name the pod later.
     fn new(handed: HandOver, given: &Arc<Mutex<Given>>, now: &mut Given) -> Reserved {
         let kept = !handed.twins.is_empty();
         match kept {
@@ -352,7 +353,7 @@ impl Drop for Reserved {
     }
 }
 
-/// Why a call to the API server brought nothing.
+/// Reason why a call to the API server brought nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]

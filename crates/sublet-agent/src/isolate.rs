@@ -41,7 +41,7 @@ use sublet_model::PodKey;
 /// Shall containers be held to their parts?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationWord {
-    /// Where this node can do it; parts of cards wait while something is in the way
+    /// If this node can do it; parts of cards wait while something is in the way
     Auto,
     /// Yes, and the agent does not start where this node can never do it
     On,
@@ -49,7 +49,7 @@ pub(crate) enum IsolationWord {
     Off,
 }
 
-/// What a container's processes do that cannot reach the arbiter, or ask the driver for a
+/// Treatment of a container's processes that cannot reach the arbiter, or ask the driver for a
 /// function that the interposer does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StrictnessWord {
@@ -68,14 +68,14 @@ impl StrictnessWord {
     }
 }
 
-/// How containers are held to their parts.
+/// Settings by which containers are held to their parts.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// What their programs do without an arbiter.
+    /// Treatment of their programs while there is no arbiter.
     pub(crate) mode: StrictnessWord,
-    /// Where the libraries for containers are; in or beside this program if it is not said.
+    /// Folder of the libraries for containers; if it is not set, in or beside this program.
     pub(crate) library_dir: Option<PathBuf>,
-    /// Those inside this program.
+    /// Libraries inside this program.
     pub(crate) carried: Option<&'static Carried>,
     /// The host's folder for what containers mount.
     pub(crate) state_dir: PathBuf,
@@ -83,20 +83,20 @@ pub(crate) struct Wanted {
     pub(crate) runtime_dir: PathBuf,
     /// May people submit jobs of this machine, of which the cluster does not know?
     pub(crate) local_jobs: bool,
-    /// How containers on one card share its time.
+    /// Rule by which containers on one card share its time.
     pub(crate) time: TimeSharing,
 }
 
-/// Why containers cannot be held to their parts on this node.
+/// Reason why containers cannot be held to their parts on this node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IsolationError {
     /// There is nothing to share.
     #[error("this node has no GPU")]
     NoCards,
-    /// What containers are to load is not here.
+    /// The libraries for containers are missing.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// What containers are to load would not obey this agent.
+    /// The libraries for containers would not obey this agent.
     #[error(
         "{} is not of this version ({why}), and would hold no container to its part: give \
          --library-dir the libraries of this version, or leave it out",
@@ -105,10 +105,10 @@ pub(crate) enum IsolationError {
     OtherVersion {
         /// The library.
         file: PathBuf,
-        /// How that is known.
+        /// Evidence for that.
         why: String,
     },
-    /// What containers are to go by cannot be written.
+    /// The settings that containers go by cannot be written.
     #[error("the settings of containers cannot be written: {0}")]
     Settings(#[from] SettingsError),
     /// The simulated cards are none that a program could use.
@@ -136,17 +136,17 @@ pub(crate) enum IsolationError {
     TooMany {
         /// The container's pod.
         pod: PodKey,
-        /// What it asks.
+        /// Number of GPUs it asks for.
         cards: usize,
     },
     /// A folder of ours.
     #[error("{doing} {} failed", place.display())]
     Io {
-        /// What was tried.
+        /// The operation that was tried.
         doing: &'static str,
         /// With what.
         place: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         cause: io::Error,
     },

@@ -55,7 +55,7 @@ enum Open {
     Asked(fn(&str) -> Result<Arc<dyn DeviceKind>, String>),
 }
 
-/// What one resource is to kubelet.
+/// One resource as kubelet sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pool {
     /// The name of the plugin's socket in kubelet's folder.
@@ -79,7 +79,8 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// What is offered, now and whenever that changes. No resource without a device, ever.
+    /// The pools that are offered, now and whenever that changes. No resource without a device,
+    /// ever.
     fn offered(&self) -> watch::Receiver<Pools>;
 
     /// The device behind one of kubelet's IDs, by a name that no other kind gives; several IDs may be
@@ -96,8 +97,8 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         ids.any(|one| self.device_of(&one.id) == device)
     }
 
-    /// Who has which devices: as kubelet's books say, unless there is something better. Pods that are
-    /// gone may be among them.
+    /// The pods that have each device: as kubelet's books say, unless there is something better.
+    /// Pods that are gone may be among them.
     fn held(&self, pods: &[Pod], books: Option<&Books>) -> Held {
         let _by_the_books = pods;
         let mut held = Held::new();
@@ -118,11 +119,11 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Cleans a device that nobody has any more. `after`: who had it since it was clean. What stays
-    /// of any device are processes of pods that were deleted by force.
+    /// Cleans a device that no pod has any more. `after`: the pods that had it since it was clean. The
+    /// remains on any device are processes of pods that were deleted by force.
     ///
     /// # Errors
-    /// It is not clean, and why. It then is tried again.
+    /// Says why the device is not clean. Cleaning is tried again then.
     async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
         let _alike_for_all = device;
         let after = after.clone();
@@ -134,7 +135,7 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
     /// they cannot be cleaned.
     fn show(&self, ailing: &Ailing);
 
-    /// What a container gets that kubelet has given these devices of one of the resources. It asks
+    /// Answers for a container that kubelet has given these devices of one of the resources. Asks
     /// [`Caring::ready`] before it answers.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What runs on every node: finds the node's devices, offers them to kubelet, and
+//! The program that runs on every node: finds the node's devices, offers them to kubelet, and
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
@@ -59,7 +59,7 @@ pub struct Args {
     /// This node's name in the cluster
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = NodeName::new)]
     node_name: NodeName,
-    /// How to reach the API server [default: as kubectl does, or the pod's account]
+    /// Kubeconfig file to reach the API server [default: as kubectl does, or the pod's account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Kubelet's folder for device plugins
@@ -71,19 +71,19 @@ pub struct Args {
     /// NVIDIA's management library
     #[arg(long, default_value = nvml::LIBRARY, value_name = "PATH", conflicts_with = "inventory")]
     nvml_library: PathBuf,
-    /// How cards are handed out, where the node's label does not say
+    /// Sharing mode of cards, if the node's label does not set one
     #[arg(long, value_enum, default_value_t = SharingWord::Memory)]
     sharing: SharingWord,
-    /// What one aliyun.com/gpu-mem is; the same as the scheduler's
+    /// Size of one aliyun.com/gpu-mem; the same as the scheduler's
     #[arg(long, env = "MEMORY_UNIT", value_enum, default_value_t = UnitWord::MiB)]
     memory_unit: UnitWord,
-    /// How kubelet is told of the memory
+    /// Method to advertise memory to kubelet
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
-    /// How the agent knows which container kubelet starts
+    /// Method to recognise the container that kubelet starts
     #[arg(long, value_enum, default_value_t = IdentityWish::Auto)]
     identity: IdentityWish,
-    /// Where the container runtime listens for plugins
+    /// Socket on which the container runtime listens for plugins
     #[arg(long, default_value = sublet_nri::DEFAULT_SOCKET, value_name = "PATH")]
     nri_socket: PathBuf,
     /// The runtime's folder for descriptions of devices (CDI); if it is not there, containers get
@@ -111,10 +111,10 @@ pub struct Args {
     /// left alone, and Sublet binds nothing on such a node.
     #[arg(long)]
     hami_register: bool,
-    /// Publish Koordinator's Device of the node, for those who read it
+    /// Publish Koordinator's Device of the node, for programs that read it
     ///
-    /// Where the cluster has Koordinator's CRD and koordlet does not report the node. Not where
-    /// Koordinator's scheduler runs: it would bind its pods here, past Sublet's account.
+    /// For clusters that have Koordinator's CRD, on nodes that koordlet does not report. Do not use it
+    /// with Koordinator's scheduler: that would bind its pods here, past Sublet's account.
     #[arg(long)]
     koordinator_device: bool,
     /// Address for /healthz and /metrics [default: none]
@@ -128,13 +128,13 @@ pub struct Args {
     /// Hold containers to the memory that they were given
     #[arg(long, value_enum, default_value_t = IsolationWord::Auto)]
     isolation: IsolationWord,
-    /// What happens to GPU programs while the agent is away, and to unknown driver functions
+    /// Treatment of GPU programs while the agent is away, and of unknown driver functions
     #[arg(long, value_enum, default_value_t = StrictnessWord::Strict)]
     isolation_mode: StrictnessWord,
-    /// Where the libraries for containers are [default: in this program, else beside it]
+    /// Folder of the libraries for containers [default: in this program, else beside it]
     ///
-    /// Containers load them, whatever their image is. Those inside a release need glibc 2.28 or
-    /// newer. Those of a plain `cargo build` need as much as the machine that built them has: the
+    /// Containers of every image load these libraries. A release's libraries need glibc 2.28 or
+    /// newer. Libraries of a plain `cargo build` need the glibc of the machine that built them: the
     /// agent warns of that at its start, and `cargo xtask libraries` builds others. If an image
     /// lacks something that they need, its programs run without a limit.
     #[arg(long, value_name = "DIR")]

@@ -1,6 +1,6 @@
-//! What the agent says of its node as events. Whoever has something to say hands it in and goes on: the
+//! Posts the agent's events of its node. A part of the agent hands its event in and goes on: the
 //! API server may take seconds, and a container that is about to start does not wait for news of
-//! another. So nobody but [`EventPost`] can post them.
+//! another. So only [`EventPost`] can post events.
 
 use std::convert::Infallible;
 
@@ -12,10 +12,10 @@ use tracing::{debug, warn};
 
 use crate::hand_over::{in_time, now_ns};
 
-/// How many wait to be posted. Each names one card or one container of the node.
+/// Most events that wait to be posted. Each names one card or one container of the node.
 const WAITING_MAX: usize = 64;
 
-/// Where events are handed in.
+/// The end where events are handed in.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeEvents(mpsc::Sender<EventText>);
 
@@ -30,7 +30,7 @@ impl NodeEvents {
     }
 }
 
-/// Who posts them.
+/// The end that posts events.
 pub(crate) struct EventPost {
     client: Client,
     node: NodeName,

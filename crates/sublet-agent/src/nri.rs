@@ -1,13 +1,13 @@
-//! The strongest answer to the question whose container it is: the runtime says it. The agent is an
-//! NRI plugin, and is asked about each container that the runtime creates, by its pod's UID and its
-//! name. What the container gets is decided from the pod as the API server has it, which a watch has
-//! brought: no call to anybody is on the way. What its containers need is made when the watch brings
-//! the pod, some tenths of a second before; the runtime waits for a look at it.
+//! The strongest proof of which container starts: the runtime says it. The agent is an NRI plugin. The
+//! runtime asks it about each container that it creates, by the pod's UID and the container's name. The
+//! answer is decided from the pod as the API server has it, which a watch has brought: no call to
+//! another program is on the way. The things that a pod's containers need are made when the watch brings
+//! the pod, some tenths of a second before; the runtime waits for a look at them.
 //!
-//! Kubelet's Allocate comes before, and does not say whose the container is. Its answer here is a
-//! [`gate`]: something with which no container can start, until this module takes it away. So a
-//! container that the runtime did not ask about, because the agent was away or too late, is refused by
-//! the runtime, and kubelet tries again. What the sandbox's annotations say decides nothing.
+//! Kubelet's Allocate comes before, and does not name the container. The agent answers it with a
+//! [`gate`]: something with which no container can start, until this module takes it away. So if the
+//! runtime did not ask about a container, because the agent was away or too late, the runtime refuses
+//! that container, and kubelet tries again. The sandbox's annotations decide nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -45,12 +45,12 @@ const NAME: &str = keys::NRI_PLUGIN;
 /// Its place among the plugins: late, so that what others add is there.
 const INDEX: &str = "80";
 
-/// How long a pod that the watch has not brought is waited for. The runtime waits two seconds for an
+/// Longest wait for a pod that the watch has not brought. The runtime waits two seconds for an
 /// answer, and creates no other container meanwhile.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
-/// How long a card that is not clean is waited for, with what is left of these two seconds. Kubelet
-/// asks again.
+/// Longest wait for a card that is not clean, within the rest of these two seconds. Kubelet asks
+/// again.
 const CLEAN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The pauses before a new connection. A runtime that restarts takes a second or two, and creates no
@@ -60,11 +60,11 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_se
 /// A connection that lived so long was none that failed.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Where Allocate has a container mount what it cannot. Every runtime refuses to make a file here.
+/// Path at which Allocate has a container mount a file. Every runtime refuses to make a file here.
 const GATE: &str = "/proc/sublet-agent-was-not-asked";
 
-/// What kubelet gets for a container of which only the runtime will say whose it is: nothing, and no
-/// way to start without our answer to the runtime.
+/// Kubelet's answer for a container that only the runtime can name: no device, and no way to start
+/// without our answer to the runtime.
 pub(crate) fn gate() -> ContainerAllocateResponse {
     let visible = (keys::NVIDIA_VISIBLE_DEVICES.to_owned(), "void".to_owned());
     ContainerAllocateResponse {
@@ -78,7 +78,7 @@ pub(crate) fn gate() -> ContainerAllocateResponse {
     }
 }
 
-/// Which containers the runtime has, as far as it said so.
+/// Containers that the runtime has, as far as it said so.
 #[derive(Clone, Default)]
 pub(crate) struct Created(Arc<Mutex<BTreeMap<PodUid, BTreeSet<ContainerName>>>>);
 
@@ -144,8 +144,8 @@ impl RuntimePlugin {
         }
     }
 
-    /// Makes what the containers of each pod need as soon as the watch brings it, for ever. What is in
-    /// the way now is said when the runtime asks.
+    /// Makes the things that the containers of each pod need as soon as the watch brings it, for
+    /// ever. An obstacle is reported later, when the runtime asks.
     pub(crate) async fn keep_ahead(self: Arc<Self>) -> Infallible {
         let mut changes = self.pods.changes();
         let mut done = BTreeSet::new();
@@ -187,9 +187,9 @@ impl RuntimePlugin {
         self.site.borrow().facts.identity == Identity::Nri
     }
 
-    /// What the container gets. `patience`: how long it waits for a card that is not clean. The isolation
-    /// blocks the thread: it has nothing else to do, and on a busy machine each change of threads is a
-    /// wait for a core.
+    /// Makes the answer for the container. `patience`: the longest wait for a card that is not
+    /// clean. The isolation blocks the thread: it has nothing else to do, and on a busy machine
+    /// each change of threads is a wait for a core.
     async fn hand_over(
         &self,
         pods: &PodList,

@@ -1,7 +1,7 @@
 //! One device plugin towards kubelet: offers the devices of one resource on a socket
 //! of its own and hands kubelet's questions to an [`Allocator`]. A process runs as many
-//! of these as it has resources. Which devices exist and who gets which is decided by
-//! others; this module never reads the API server and never invents an answer.
+//! of these as it has resources. Other modules decide which devices exist and which container gets
+//! them; this module never reads the API server and never invents an answer.
 //!
 //! `socket` makes and recognises socket files, `service` answers kubelet, `keeper`
 //! holds the plugin registered through every restart of either side.
@@ -25,13 +25,13 @@ pub type DeviceIds = Vec<String>;
 /// Answers what kubelet asks about devices it is about to hand out.
 #[tonic::async_trait]
 pub trait Allocator: Send + Sync + 'static {
-    /// What each container needs to use its devices, in the order asked. Kubelet picked
-    /// the IDs and asks about one container of one pod at a time today, but neither the
-    /// order of pods nor their names are to be had from it.
+    /// Returns the settings that each container needs to use its devices, in the order asked. Kubelet
+    /// picked the IDs and asks about one container of one pod at a time today, but kubelet tells neither
+    /// the order of pods nor their names.
     ///
     /// # Errors
     /// The status fails the pod's admission; kubelet shows its message in the pod's
-    /// status, so it must say why and name who is concerned.
+    /// status, so it must give the reason and name the pods concerned.
     async fn allocate(
         &self,
         containers: Vec<DeviceIds>,
@@ -52,7 +52,7 @@ pub trait Allocator: Send + Sync + 'static {
     }
 }
 
-/// How a plugin presents itself to kubelet.
+/// A plugin as it presents itself to kubelet.
 #[derive(Clone, Debug)]
 pub struct PluginSpec {
     /// The extended resource, such as `aliyun.com/gpu-mem`.
@@ -70,7 +70,7 @@ pub struct Plugin {
     /// The devices; kubelet is told of every change. The plugin ends its answer to
     /// kubelet, and so withdraws the devices, when the sender is dropped.
     pub devices: watch::Receiver<DeviceList>,
-    /// Who answers for them.
+    /// Answers kubelet's questions about them.
     pub allocator: Arc<dyn Allocator>,
     /// Told the resource at every registration: a kubelet that is new to the plugin may
     /// have written the node's status anew.

@@ -1,6 +1,6 @@
-//! The pods of this node. Where containers are recognised by their names, they come from a watch, so
-//! that no container waits for the API server; otherwise they are listed afresh at each question,
-//! because a list that lags behind could give a pod what is another's.
+//! The pods of this node. If containers are recognised by their names, the pods come from a watch,
+//! so that no container waits for the API server. Otherwise they are listed afresh at each
+//! question, because a list that lags behind could give a pod the cards of another.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use tracing::debug;
 
 use crate::hand_over::{CallError, pods_on};
 
-/// How long the first list is waited for.
+/// Longest wait for the first list.
 const FIRST_LIST: Duration = Duration::from_secs(5);
 
 /// Pods of the node, and when they were asked for. Whoever has got something since may not be among
@@ -52,12 +52,12 @@ impl Deref for PodList {
     }
 }
 
-/// Where the pods of the node are asked for.
+/// Source of the node's pods.
 #[derive(Clone)]
 pub(crate) enum PodSource {
     /// The API server, each time.
     Listed(Client, NodeName),
-    /// What a watch of it has brought.
+    /// The pods that a watch of the API server has brought.
     Watched(Arc<WatchedPods>),
 }
 
@@ -94,7 +94,7 @@ impl PodSource {
         }
     }
 
-    /// What a watch has brought until now, without waiting.
+    /// Returns the pods that a watch has brought until now, without waiting.
     pub(crate) fn newest(&self) -> Option<PodList> {
         match self {
             PodSource::Listed(..) => None,

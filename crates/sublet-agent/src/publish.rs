@@ -1,6 +1,6 @@
 //! Tells the cluster what the node has: the inventory annotation on the node object, and
-//! those amounts that kubelet does not write into the node's status. What to say is
-//! decided in `offer` and `measured`; this module compares it with what the node says and writes the
+//! those amounts that kubelet does not write into the node's status. `offer` and `measured` decide
+//! the content; this module compares it with what the node says and writes the
 //! difference, so that looking often costs one GET and no write.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub mod register;
 
 use offer::Offer;
 
-/// What the node object does not say, or says wrongly.
+/// Facts that the node object lacks, or has wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Annotations to set, or to remove.

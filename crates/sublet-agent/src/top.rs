@@ -1,6 +1,6 @@
-//! What the arbiter measures, for people who are not on the node: the questions of `admin.sock`, and
-//! none that changes anything, on the loopback of the agent's pod. Who comes there came by a
-//! port-forward, and the API server has asked for that right.
+//! The arbiter's measurements, for people who are not on the node: the questions of `admin.sock`,
+//! and none that changes anything, on the loopback of the agent's pod. A caller reaches it by a
+//! port-forward, and the API server has checked the right to do so.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::isolate::supervisor::{IsolationState, IsolationWatch};
 
-/// What is taken from those who ask: questions are short, and a few people look at a node at a time.
+/// Limits on the callers: questions are short, and a few people look at a node at a time.
 pub(crate) const CALLS: Limits = Limits {
     name: "top",
     connections: 16,

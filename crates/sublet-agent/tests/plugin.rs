@@ -1,6 +1,6 @@
 //! The device plugin against a kubelet that behaves as the real one does at its worst:
-//! late, restarted, refusing, forgetful. Real sockets, no GPU, no cluster. What the real
-//! kubelet makes of it is tested in `sublet-e2e`.
+//! late, restarted, refusing, forgetful. Real sockets, no GPU, no cluster. `sublet-e2e` tests it
+//! with the real kubelet.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Between one agent and the next nobody hands out devices, and kubelet fails a pod for good whose
+//! Between one agent and the next no agent hands out devices, and kubelet fails a pod for good if its
 //! device's plugin is away. So an agent that is to end first says on its node that it goes: cards of
-//! such a node get no new pods. What was bound before gets its devices, and then the agent ends. The
-//! next one takes the word back when kubelet knows all of its plugins.
+//! such a node get no new pods. Pods that were bound before get their devices, and then the agent ends.
+//! The next one takes the word back when kubelet knows all of its plugins.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ use crate::books::{Books, is_ours};
 use crate::hand_over::in_time;
 use crate::pods::PodSource;
 
-/// How long a scheduler may take to hear of it, and a Binding that it decided before to arrive.
+/// Time in which schedulers hear of it, and a Binding that was decided before arrives.
 const NEWS: Duration = Duration::from_millis(500);
 
-/// How long is waited for pods that have a node and no devices yet.
+/// Longest wait for pods that have a node and no devices yet.
 const LAST_PODS: Duration = Duration::from_secs(5);
 
-/// How often is looked whether they have them.
+/// Interval between looks at these pods.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long kubelet takes at most to ask for the devices of a plugin whose registration it took.
+/// Longest time until kubelet asks for the devices of a plugin that it has registered.
 const LISTING: Duration = Duration::from_millis(500);
 
 /// An agent that is to end.
@@ -98,7 +98,8 @@ impl Return {
         self.registered.insert(resource, now);
     }
 
-    /// What to write on the node so that its cards get pods again, once kubelet knows `resources`.
+    /// Returns the annotations to write on the node so that its cards get pods again, once kubelet
+    /// knows `resources`.
     pub(super) fn news<'a>(
         &mut self,
         node: &Node,

@@ -1,6 +1,6 @@
-//! The part of the loop that is about isolation. Containers whose pods are gone are forgotten,
-//! those that had to wait get their limits. What each uses becomes metrics, and the node's measured
-//! use.
+//! The part of the loop that is about isolation. Containers of pods that are gone are forgotten,
+//! and containers that had to wait get their limits. The use of each becomes metrics, and the
+//! node's measured use.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -28,17 +28,17 @@ use crate::isolate::tally::Tally;
 use crate::node_events::NodeEvents;
 use crate::pods::{PodList, PodSource};
 
-/// How often the arbiter's numbers become metrics.
+/// Interval at which the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the pods are listed while a container waits for its limits: its programs may be
+/// Interval between lists of the pods while a container waits for its limits: its programs may be
 /// starting.
 const WAIT_EVERY: Duration = Duration::from_millis(500);
 
 /// For so long after a pod has left others are waited for: many leave together.
 const LEFT_TOGETHER: Duration = Duration::from_millis(50);
 
-/// What looking after containers needs.
+/// Looks after the containers of the node.
 pub(super) struct Caretaker {
     pub(super) pods: PodSource,
     pub(super) caring: Arc<Caring>,

@@ -1,5 +1,5 @@
-//! Runs a plugin for each resource that a kind of device offers, and no other. What is offered, and
-//! who gets what, is the kinds' business.
+//! Runs a plugin for each resource that a kind of device offers, and no other. The kinds decide
+//! which devices are offered, and which container gets them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

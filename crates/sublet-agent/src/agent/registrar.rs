@@ -28,11 +28,11 @@ use crate::pods::PodSource;
 /// and a pod may wait for a kubelet that is away.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(50), LOOK_EVERY);
 
-/// What learning whom kubelet has served needs.
+/// Learns which containers kubelet has served.
 pub(super) struct Registrar {
     pub(super) client: Client,
     pub(super) pods: PodSource,
-    /// What the runtime has created, where it is asked.
+    /// Containers that the runtime has created, if the runtime is asked.
     pub(super) created: Option<Created>,
     /// The node's name and unit.
     pub(super) facts: NodeFacts,
@@ -98,8 +98,9 @@ impl Registrar {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The containers of a pod that have their devices. Of kubelet's books only of pods with one
-    /// container, of which kubelet asks once: the others say themselves how far it has got.
+    /// The containers of a pod that have their devices. Kubelet's books count only for pods with
+    /// one container, about which kubelet asks once: the other pods say themselves how far kubelet
+    /// has got.
     fn done<'a>(&self, entry: &'a Entry, books: Option<&Books>) -> Vec<&'a ContainerName> {
         let names = entry.claim.containers().iter().map(|one| &one.name);
         let served = |name: &&ContainerName| match &self.created {

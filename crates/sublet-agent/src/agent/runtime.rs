@@ -12,7 +12,7 @@ use crate::caring::Caring;
 use crate::nri::{Created, RuntimePlugin};
 use crate::pods::{PodSource, WatchedPods};
 
-/// What being the runtime's plugin needs.
+/// The agent's side towards the runtime, as its plugin.
 pub(super) struct RuntimeSide {
     socket: PathBuf,
     pods: Arc<WatchedPods>,
@@ -20,7 +20,7 @@ pub(super) struct RuntimeSide {
 }
 
 impl RuntimeSide {
-    /// Of the runtime at that socket.
+    /// Makes the side towards the runtime at that socket.
     pub(super) fn new(socket: PathBuf) -> RuntimeSide {
         RuntimeSide {
             socket,

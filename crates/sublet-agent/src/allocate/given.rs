@@ -1,4 +1,4 @@
-//! What an agent knows of whom it has served, beside what the pods' annotations say.
+//! The containers that an agent has served, as far as it knows beside the pods' annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -8,8 +8,8 @@ use sublet_model::{ContainerName, PodUid};
 
 use crate::books::Books;
 
-/// What this process has handed over, or is about to. The pods' annotations say the same, but a list
-/// may come from a server that lags behind, or have been asked for before.
+/// Devices that this process has handed over, or is about to. The pods' annotations say the same,
+/// but a list may come from a server that lags behind, or have been asked for before.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     handed: BTreeMap<PodUid, Served>,
@@ -21,7 +21,7 @@ pub struct Given {
     doubt: Option<Instant>,
 }
 
-/// What was noted of one pod.
+/// Notes about one pod.
 #[derive(Clone, Debug)]
 struct Served {
     containers: BTreeSet<ContainerName>,

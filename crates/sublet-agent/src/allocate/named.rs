@@ -6,11 +6,11 @@ use sublet_model::Entry;
 
 use super::{AllocateError, HandOver, Site, Tenant, Tenants, hand_over};
 
-/// What that container of that pod gets, where it is known which one it is. `None` where it asks for
-/// no GPU. Nothing is said of what is to be written on the pod.
+/// Decides the devices of that container of that pod, if the container is known by its name. `None` if
+/// it asks for no GPU. The annotations to write on the pod are left empty.
 ///
 /// # Errors
-/// Its pod does not say which cards it has, or the last referee objects.
+/// The pod has no allocation of cards, or the last referee objects.
 pub fn decide_for(
     pods: &[Pod],
     site: &Site,

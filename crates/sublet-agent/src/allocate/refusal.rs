@@ -1,4 +1,4 @@
-//! Why no container gets its devices, in words that kubelet puts into the pod's status.
+//! Reasons why no container gets its devices, in words that kubelet puts into the pod's status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use sublet_model::{GpuIndex, MiB, Milli, NodeName, PodKey};
 
 use super::KubeletAsk;
 
-/// How many pods a message names before it says "and N more". It ends up in the pod's
-/// status, and a node holds a hundred pods.
+/// Number of pods that a message names before it says "and N more". The message ends up in the
+/// pod's status, and a node holds a hundred pods.
 const NAMED_MAX: usize = 8;
 
-/// Why no container gets devices.
+/// Reason why no container gets devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
     /// No pod waits for that. The only refusal that a fresher list may lift.
@@ -19,7 +19,7 @@ pub enum AllocateError {
     Nobody {
         /// The node.
         node: NodeName,
-        /// What was asked.
+        /// The devices that kubelet asked for.
         asked: KubeletAsk,
         /// The pods that wait for something else, and those that cannot.
         others: Others,
@@ -32,7 +32,7 @@ pub enum AllocateError {
         if pods.len() == 2 { "both" } else { "all" }
     )]
     Ambiguous {
-        /// What was asked.
+        /// The devices that kubelet asked for.
         asked: KubeletAsk,
         /// The pods.
         pods: Vec<PodKey>,
@@ -42,7 +42,7 @@ pub enum AllocateError {
     Unplaced {
         /// The pod.
         pod: PodKey,
-        /// Why not.
+        /// Reason why the pod has no card.
         why: String,
     },
     /// The allocation names a card that is not here.
@@ -62,7 +62,7 @@ pub enum AllocateError {
         pod: PodKey,
         /// The card.
         gpu: GpuIndex,
-        /// What is wrong with it.
+        /// Problem of the card.
         why: Arc<str>,
     },
     /// More of the card's compute time is promised than there is.
@@ -74,7 +74,7 @@ pub enum AllocateError {
         pod: PodKey,
         /// Its card.
         gpu: GpuIndex,
-        /// What is promised.
+        /// Compute time that is promised.
         promised: Milli,
         /// To how many.
         tenants: u32,
@@ -92,9 +92,9 @@ pub enum AllocateError {
         lacks: MiB,
         /// To all pods together.
         promised: MiB,
-        /// What the card has.
+        /// Memory of the card.
         capacity: MiB,
-        /// How many pods.
+        /// Number of pods.
         tenants: u32,
     },
 }

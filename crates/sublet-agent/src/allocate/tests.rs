@@ -1,4 +1,5 @@
-//! Who is meant: a node with its pods as a picture, questions from kubelet, the answers.
+//! Tests which container is meant: a node with its pods as a picture, questions from kubelet, the
+//! answers.
 
 use proptest::prelude::*;
 use sublet_api::allocation_to_json;

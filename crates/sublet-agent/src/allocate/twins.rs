@@ -1,5 +1,5 @@
-//! Pods that kubelet could mean and that all get the same: then it does not matter for the answer
-//! which of them it means. Whom it meant is learnt afterwards, from kubelet's own books.
+//! Pods that kubelet could mean and that all get the same: then the answer is right for each of
+//! them. Kubelet's own books tell afterwards which pod it meant.
 
 use sublet_model::{PodKey, PodUid, Role};
 

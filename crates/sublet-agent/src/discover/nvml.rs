@@ -4,7 +4,7 @@
 //! at: a card with a critical XID, or one that does not answer any more, is sick until
 //! the agent starts again, because the way back is a reset of the card.
 //!
-//! What NVML does not say about a card is unknown, never an error. The wrapper has no
+//! A fact that NVML does not give about a card is unknown, never an error. The wrapper has no
 //! safe call for the place on the board or the NVLink fabric, so both stay unknown here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,12 +34,12 @@ pub const LIBRARY: &str = "libnvidia-ml.so.1";
 /// 68 video processor exception, 109 context switch timeout.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// How long one wait for an event lasts. The driver wakes it at once for an event, so a shorter
-/// wait gains nothing. It also bounds how long a watcher outlives its last listener.
+/// Longest single wait for an event. The driver wakes it at once for an event, so a shorter wait
+/// gains nothing. It also bounds how long a watcher outlives its last listener.
 const EVENT_WAIT: Duration = Duration::from_secs(5);
 
-/// How often every card is asked for a sign of life although no event came. Not all cards send
-/// events, and one that vanished without an XID would never be missed.
+/// Interval at which every card is asked for a sign of life although no event came. Not all cards
+/// send events, and one that vanished without an XID would never be missed.
 const PROBE_EVERY: Duration = Duration::from_secs(60);
 
 /// The most NVLinks of one card (`NVML_NVLINK_MAX_LINKS`, nvml.h).
@@ -70,7 +70,7 @@ impl NvmlSource {
     /// It stays loaded for the life of the process.
     ///
     /// # Errors
-    /// Where the library is absent or does not start.
+    /// The library is absent or does not start.
     pub fn open(library: &Path) -> Result<NvmlSource, DiscoverError> {
         let nvml = Nvml::builder()
             .lib_path(library.as_os_str())
@@ -168,8 +168,8 @@ impl NvmlSource {
         })
     }
 
-    /// How every two cards are wired, as far as NVML tells their distance. `all_known`: there are no
-    /// other cards than these.
+    /// The wiring of every two cards, as far as NVML tells their distance. `all_known`: there are
+    /// no other cards than these.
     fn pairs(&self, cards: &[Wired], all_known: bool) -> Vec<Pair> {
         let switches = switches(cards, all_known, |far| self.sysfs.class(far));
         let mut pairs = Vec::new();
@@ -300,7 +300,7 @@ fn listen(nvml: &'static Nvml) -> Option<EventSet<'static>> {
     None
 }
 
-/// What an event says against its card, if anything.
+/// Returns the fault of the card that an event reports, if any.
 fn sickness(kind: EventTypes, xid: Option<&XidError>) -> Option<String> {
     if !kind.contains(EventTypes::CRITICAL_XID_ERROR) {
         return None;
@@ -341,9 +341,10 @@ fn distance(level: &TopologyLevel) -> Level {
     }
 }
 
-/// The switches among the far ends of all links: no known card, and by `class` (its PCI class, where
-/// Linux tells it) no lost one. What nobody tells is one only if `all_known`, as in a guest: else it
-/// may be the card that does not answer, and two cards with links to that are not joined.
+/// The switches among the far ends of all links: no known card, and by `class` (its PCI class, if
+/// Linux tells it) no lost one. A far end without a known class is a switch only if `all_known`, as
+/// in a guest: otherwise it may be the card that does not answer, and two cards with links to that
+/// are not joined.
 fn switches(cards: &[Wired], all_known: bool, class: impl Fn(Bdf) -> Option<u32>) -> BTreeSet<Bdf> {
     let is_known = |far: &Bdf| cards.iter().any(|card| card.bdf == Some(*far));
     let is_switch = |far: &Bdf| class(*far).map_or(all_known, |class| class >> 16 != DISPLAY);
@@ -352,9 +353,8 @@ fn switches(cards: &[Wired], all_known: bool, class: impl Fn(Bdf) -> Option<u32>
         .collect()
 }
 
-/// The NVLinks between two cards: the direct ones, and as many through switches as both
-/// have. Of the two ends' counts the smaller holds, as a link that one end calls dead carries
-/// nothing.
+/// The NVLinks between two cards: the direct ones, and as many through switches as both have. The
+/// smaller of the two ends' counts holds, as a link that one end calls dead carries nothing.
 fn nvlinks(switches: &BTreeSet<Bdf>, a: (Option<Bdf>, &[Bdf]), b: (Option<Bdf>, &[Bdf])) -> u8 {
     let to =
         |links: &[Bdf], end: Option<Bdf>| links.iter().filter(|&&link| Some(link) == end).count();

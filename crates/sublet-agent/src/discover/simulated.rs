@@ -13,7 +13,7 @@ use sublet_model::{Inventory, NodeName};
 
 use super::{DeviceSource, DiscoverError};
 
-/// How often the file is looked at.
+/// Interval between looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The devices of an inventory file.
@@ -24,8 +24,8 @@ pub struct SimulatedSource {
     read: Option<Stamp>,
 }
 
-/// What changes when a file does: modification time, length, and the inode, since
-/// editors and ConfigMap volumes put a new file in the place of the old one.
+/// Marks that change when a file does: modification time, length, and the inode, since editors and
+/// ConfigMap volumes put a new file in the place of the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: (i64, i64),

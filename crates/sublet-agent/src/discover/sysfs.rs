@@ -1,6 +1,6 @@
-//! Where a PCI device hangs, as Linux tells under `/sys`. NVML does not say it for all
-//! cards, and says nothing of bridges. Whatever is missing or odd is unknown, never an
-//! error: a container may see only a part of `/sys`.
+//! Reads the place of a PCI device in the tree of bridges, as Linux tells it under `/sys`. NVML
+//! does not say it for all cards, and says nothing of bridges. Whatever is missing or odd is
+//! unknown, never an error: a container may see only a part of `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ use super::record::Record;
 pub(super) struct Tracked {
     pub(super) record: Record,
     pub(super) has_job: bool,
-    /// What was last logged as wrong.
+    /// Last problem that was logged.
     pub(super) complaint: Option<String>,
     /// When somebody came for it last. A list of pods from before may lack its pod.
     pub(super) since: Instant,

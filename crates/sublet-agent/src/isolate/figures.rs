@@ -10,7 +10,8 @@ use super::record::Record;
 /// Two looks at one refusal can differ by this much in what they say of its time.
 const SAME_REFUSAL_MS: u64 = 100;
 
-/// What was seen before: which containers and their jobs, and when each was last refused memory.
+/// State of the last look: the containers and their jobs, and the time when each was last refused
+/// memory.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     refused_at_ms: BTreeMap<ContainerLabels, u64>,
@@ -183,7 +184,7 @@ mod tests {
         }
     }
 
-    /// What the arbiter has counted of a job: used, waited and throttled.
+    /// Figures that the arbiter has counted of a job: used, waited and throttled.
     fn counted(job: u64, seconds: [Option<f64>; 3]) -> (Snapshot, BTreeMap<u64, Record>) {
         let (mut snapshot, mut records) = look(7, None);
         let record = records.remove(&4).unwrap();

@@ -1,5 +1,5 @@
-//! What an agent that starts finds on disk of the containers of before: their records, and folders of
-//! which it cannot know what they are. Only a record that is not there frees its folder.
+//! Reads what a starting agent finds on disk of earlier containers: their records, and folders that
+//! it does not understand. It frees a folder only if the record is not there.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::record::{FILE, Record};
 
-/// How the folder of a seat begins, which is no pod's UID.
+/// Start of the name of a seat's folder, which is no pod's UID.
 pub(super) const SEAT: &str = "seat-";
 
-/// What is on disk of all containers.
+/// The files on disk of all containers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The records, in the order of their numbers.
@@ -30,7 +30,7 @@ pub struct Unread {
     pub folder: PathBuf,
     /// The UID of its pod, if that is what the folder is named after; else it is a seat.
     pub pod: Option<String>,
-    /// What is wrong.
+    /// Reason why it cannot be read.
     pub why: String,
 }
 
@@ -48,8 +48,8 @@ impl Unread {
     }
 }
 
-/// What is below the folder of all containers, with folders that have no record removed. Only a record
-/// that is not there says that nobody runs with its folder; any other failure keeps it.
+/// Reads the folder of all containers, and removes folders that have no record. If the record is not
+/// there, no container runs with its folder; any other failure keeps it.
 ///
 /// # Errors
 /// The folder of all containers cannot be read.

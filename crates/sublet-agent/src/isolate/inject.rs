@@ -1,4 +1,4 @@
-//! What a container gets so that its programs meet our libraries: mounts and variables, a
+//! Makes the mounts and variables by which the programs of a container meet our libraries, as a
 //! function of its inputs. Nothing here looks at a file.
 //!
 //! The libraries come in by `/etc/ld.so.preload`, which the loader reads for every dynamically
@@ -49,7 +49,7 @@ pub fn beside_libraries(
     Ok([(PRELOAD_NAME, PRELOAD_TEXT.into()), (FILE, settings)])
 }
 
-/// Where a container's arbiter is.
+/// Settings by which a container's programs find their arbiter.
 fn settings(mode: Mode, has_fake_cards: bool) -> Result<Vec<u8>, SettingsError> {
     let inside = |name: &str| format!("{INSIDE}/{name}").into_bytes();
     let [tenant, cuda, nvml] = ["tenant", DRIVER[0], DRIVER[1]].map(inside);
@@ -69,7 +69,7 @@ fn settings(mode: Mode, has_fake_cards: bool) -> Result<Vec<u8>, SettingsError> 
 /// The two libraries of a driver that a container mounts.
 const DRIVER: [&str; 2] = ["driver/libcuda.so.1", "driver/libnvidia-ml.so.1"];
 
-/// What all containers of this node have in common. Paths are the host's.
+/// Parts that all containers of this node have in common. Paths are the host's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kit {
     /// The folder with our libraries under the names that programs load, and the settings.
@@ -110,7 +110,7 @@ impl FakeKit {
     }
 }
 
-/// What is added to a container.
+/// Additions to a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Injection {
     /// Variables.
@@ -119,12 +119,12 @@ pub struct Injection {
     pub mounts: Vec<Mount>,
 }
 
-/// Where MPS's clients and server meet in memory. The server is in the agent's container, which
-/// therefore must have the node's own folder here (`hostIPC: true`).
+/// Folder in which MPS's clients and server share memory. The server is in the agent's container,
+/// which therefore must have the node's own folder here (`hostIPC: true`).
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What a container has of its cards, as MPS is told: the most compute time, and a limit of
-/// memory for each.
+/// Limits of a container on its cards, as MPS is told: the most compute time, and a limit of memory
+/// for each card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerLimits {
     /// The most compute time of each card.
@@ -133,7 +133,7 @@ pub struct ContainerLimits {
     pub memory: Vec<MiB>,
 }
 
-/// What the container with this folder on the host and these limits gets.
+/// Makes the additions for the container with this folder on the host and these limits.
 #[must_use]
 pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
     let inside = |name: &str| format!("{INSIDE}/{name}");
@@ -177,8 +177,8 @@ pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
     }
 }
 
-/// In which order a container counts its cards is known only inside it. Where their limits are
-/// not one, MPS is told the largest of them for each; our library holds it to the others.
+/// The order in which a container counts its cards is known only inside it. If their limits differ,
+/// MPS is told the largest of them for each; our library holds the container to the others.
 fn in_any_order(limits: &[MiB]) -> Vec<MiB> {
     let largest = limits.iter().max().copied().unwrap_or(MiB::ZERO);
     vec![largest; limits.len()]

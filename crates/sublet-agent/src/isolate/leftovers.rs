@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::record::Record;
 
-/// What is left.
+/// Records of the containers that left folders behind.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers(Mutex<Vec<Record>>);
 

@@ -46,7 +46,8 @@ pub(super) fn warn_of_needs(files: &[PathBuf]) {
     }
 }
 
-/// What an image must have to load all of these, beyond the floor; and what cannot be told.
+/// Lists the needs of an image that loads all of these, beyond the floor; and the needs that cannot
+/// be read.
 fn wanted(files: &[PathBuf]) -> Vec<String> {
     let mut all = Needs::default();
     let mut unknown = Vec::new();

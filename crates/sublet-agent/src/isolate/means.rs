@@ -1,5 +1,5 @@
-//! What the node's arbiter and its containers are given by this program: libraries, a program that
-//! measures, and a machine for cards that a file describes.
+//! Parts that this program gives to the node's arbiter and its containers: libraries, a program
+//! that measures, and a machine for cards that a file describes.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::fake::FakeView;
 use super::inject::FakeKit;
 use super::{IsolationError, Wanted, make_private, open_to_all};
 
-/// Where the libraries for containers come from and go to.
+/// Source and destination of the libraries for containers.
 pub(super) fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
     let source = match &wanted.library_dir {
         Some(folder) => LibrarySource::Folders(vec![folder.clone()]),
@@ -26,7 +26,7 @@ pub(super) fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
     Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))
 }
 
-/// How the cards are measured: by this program.
+/// The program that measures the cards: this one.
 pub(super) fn gauge() -> Result<Gauge, IsolationError> {
     let program = std::env::current_exe();
     Ok(Gauge {

@@ -2,7 +2,7 @@
 //! call here blocks for a turn of the arbiter and for the disk, about a millisecond, with no more in
 //! hand than the containers that it is about (`containers`).
 //!
-//! No container has to ask the arbiter for room: the cluster has given it. Where something else is
+//! No container has to ask the arbiter for room: the cluster has given it. If something else is
 //! wrong (a card that is gone), a container that is about to start is refused. One that runs already
 //! gets its limits at a later look. Until then its socket is not there, and its programs are refused or
 //! run without a limit, as the mode says.
@@ -44,11 +44,11 @@ use crate::books::Books;
 use crate::care::DeviceName;
 use crate::pods::PodList;
 
-/// How long a container is waited for that another thread has in hand: as long as the arbiter may let
-/// that thread wait. The runtime cuts off who makes it wait for 2 s.
+/// Longest wait for a container that another thread has in hand: as long as that thread may wait
+/// for the arbiter. The runtime cuts off a plugin that makes it wait for 2 s.
 const IN_HAND_MAX: Duration = Duration::from_secs(1);
 
-/// Where the cards are.
+/// Place of the cards.
 pub(crate) enum Cards<'a> {
     /// On this machine; NVIDIA's management library.
     Real(&'a Path),
@@ -286,8 +286,9 @@ impl Isolation {
         self.doubts()
     }
 
-    /// Compares the containers with the node's pods, and removes what none of them needs any more.
-    /// True if one still waits for the arbiter. Who has come since the pods were asked for stays.
+    /// Compares the containers with the node's pods, and removes those that no pod needs any more.
+    /// True if one still waits for the arbiter. A container that came after the pods were asked for
+    /// stays.
     pub(crate) fn settle(&self, pods: &PodList) -> bool {
         self.read_again(pods);
         let is_gone = |one: &Tracked| one.since < pods.asked() && !is_wanted(&one.record, pods);
@@ -347,7 +348,7 @@ impl Isolation {
         unread.clone()
     }
 
-    /// Who may have which cards: names of cards, each with a pod.
+    /// The pods that may have each card: names of cards, each with a pod.
     pub(crate) fn holders(&self) -> Vec<(DeviceName, PodUid)> {
         self.tracked
             .read(|all| all.flat_map(|one| one.record.held()).collect())
@@ -367,7 +368,7 @@ impl Isolation {
             .read(|all| lost(all.map(|tracked| &tracked.record), pods, unit))
     }
 
-    /// What the arbiter says, with the record of each container by its number.
+    /// Returns the arbiter's snapshot, with the record of each container by its number.
     pub(crate) fn look(&self) -> (Snapshot, BTreeMap<u64, Record>) {
         let numbered = self.tracked.read(|all| {
             let with_jobs = all.filter(|tracked| tracked.has_job);
@@ -377,12 +378,12 @@ impl Isolation {
         (self.snapshot(), numbered)
     }
 
-    /// What `admin.sock` would answer to a question.
+    /// Answers a question as `admin.sock` would.
     pub(crate) fn read(&self, request: Request) -> Result<Reply, HandleError> {
         self.handle.read(request)
     }
 
-    /// How long the arbiter has not said that it works.
+    /// Time since the arbiter last said that it works.
     pub(crate) fn silent_for(&self) -> Duration {
         self.handle.silent_for()
     }

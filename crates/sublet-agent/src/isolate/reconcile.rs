@@ -1,11 +1,11 @@
-//! Which containers are still to be looked after? A function of the node's pods.
+//! Decides which containers are still to be looked after: a function of the node's pods.
 //!
-//! All containers of a pod until it is over, those too that have ended. Kubelet asks for a
-//! container's devices once, starts it again whenever it must (init containers as well, with a new
+//! These are all containers of a pod until it is over, also containers that have ended. Kubelet asks for
+//! a container's devices once, starts it again whenever it must (init containers as well, with a new
 //! sandbox), and mounts the same folder each time. A container that has ended costs nothing: a pod
 //! is counted at its worst moment, as in the cluster.
 //!
-//! Also here: which cards are used by pods that do not say it themselves.
+//! Also here: the cards of pods that do not name their cards themselves.
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
-//! What is kept on disk of each container: whose it is, its number with the arbiter and its
+//! The record on disk of each container: its pod, its number with the arbiter and its
 //! limits. It is written when the devices are handed over. An agent that starts anew reads it,
 //! because its containers look for their arbiter at once. The pod's own allocation is what counts;
 //! this is a copy that can be read before the API server answers.
 //!
-//! Folders: `containers/<pod uid>/<place>/` (or `containers/seat-7/<place>/`, [`Seat`]), in it `record.json` and `tenant/`, the folder that is
-//! mounted. A place is `main-0` or `init-2`, the container's position in the pod. Names will not
-//! do: they may be 63 letters long, and the path of a socket has at most 107.
+//! Folders: `containers/<pod uid>/<place>/` (or `containers/seat-7/<place>/`, [`Seat`]), in it
+//! `record.json` and `tenant/`, the folder that is mounted. A place is `main-0` or `init-2`, the
+//! container's position in the pod. Names will not do: they may be 63 letters long, and the path of a
+//! socket has at most 107.
 
 use std::fs;
 use std::io;
@@ -44,7 +45,7 @@ pub struct Record {
     pub ends_first: bool,
     /// Its cards.
     pub cards: Vec<RecordCard>,
-    /// What it may pin of the node's memory; nothing for no limit.
+    /// Limit of the node's memory that it may pin; nothing for no limit.
     #[serde(default, rename = "pinnedLimitMiB")]
     pub pinned_limit_mib: Option<u64>,
     /// Its compute time of each card; nothing where an earlier agent has written this, which
@@ -63,7 +64,7 @@ pub struct Record {
     pub seat: Option<Seat>,
 }
 
-/// What one of several equal pods has, and which of them is not known at first.
+/// Devices of one of several equal pods, while it is not known which of them has these devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     /// The name of its folder, which cannot be the pod's.
@@ -82,7 +83,7 @@ pub struct RecordCard {
     pub index: u16,
     /// Its UUID, where that is known.
     pub uuid: Option<String>,
-    /// What the container may use of it.
+    /// Memory of the card that the container may use.
     #[serde(rename = "limitMiB")]
     pub limit_mib: u64,
 }
@@ -91,7 +92,7 @@ pub struct RecordCard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordCompute {
-    /// What it is promised.
+    /// Compute time that it is promised.
     pub request_milli: u16,
     /// The most.
     pub limit_milli: u16,
@@ -118,7 +119,7 @@ impl Record {
         kept.unwrap_or((ComputeRange::ANY, Class::Guaranteed))
     }
 
-    /// What it may use of its cards.
+    /// Limits of the container on its cards.
     #[must_use]
     pub fn limits(&self) -> ContainerLimits {
         let memory = self.cards.iter().map(|card| MiB::new(card.limit_mib));
@@ -128,7 +129,7 @@ impl Record {
         }
     }
 
-    /// What is to be kept of a container whose devices are handed over now.
+    /// Makes the record of a container that gets its devices now.
     #[must_use]
     pub fn of(handed: &HandOver) -> Record {
         let list = match handed.role {
@@ -219,7 +220,8 @@ impl Record {
         twins.chain(known)
     }
 
-    /// Who may have its cards, as far as that can be said: the names of its cards, each with a pod.
+    /// The pods that may have its cards, as far as that can be said: the names of its cards, each
+    /// with a pod.
     pub(crate) fn held(&self) -> Vec<(DeviceName, PodUid)> {
         let uids = self.holders().filter_map(|uid| PodUid::new(uid).ok());
         let cards = || {
@@ -255,7 +257,7 @@ impl Record {
         }
     }
 
-    /// What people call it.
+    /// Name of the container for people.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}/{}", self.namespace, self.pod, self.container)
@@ -281,7 +283,7 @@ impl Record {
     /// nobody but us.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refused to make a folder.
     pub fn make_folders(&self, containers: &Path) -> io::Result<()> {
         let mut make = fs::DirBuilder::new();
         make.recursive(true).mode(0o700);
@@ -294,7 +296,7 @@ impl Record {
     /// Writes it, complete or not at all.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refused to write it.
     pub fn write(&self, containers: &Path) -> io::Result<()> {
         let folder = self.folder(containers);
         let draft = folder.join("record.new");

@@ -1,5 +1,5 @@
-//! How busy each card was over a minute, out of the arbiter's numbers of each second: one second
-//! says little of a job that computes in bursts.
+//! Computes the mean use of each card over a minute, from the arbiter's numbers of each second: one
+//! second says little of a job that computes in bursts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::record::Record;
 /// Over how long the mean is taken.
 const MINUTE_MS: u64 = 60_000;
 
-/// What was seen since the last minute was over.
+/// Looks since the last minute was over.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     since_ms: Option<u64>,
@@ -144,7 +144,7 @@ mod tests {
         (snapshot, records)
     }
 
-    /// What is measured where each look is so many seconds after the one before.
+    /// The measured use if each look is so many seconds after the one before.
     fn measured(every_s: u64, looks: &[&str]) -> Vec<String> {
         let mut tally = Tally::default();
         let at = |number: usize| 7 + 1000 * every_s * number as u64;

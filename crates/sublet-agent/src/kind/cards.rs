@@ -1,5 +1,5 @@
-//! What the kinds of GPU have in common: the cards of the node, of which one offers memory and the
-//! other whole cards. The agent's loop says what is offered, because the node's report says it too.
+//! Code that the two kinds of GPU share: the cards of the node. One kind offers memory and the
+//! other whole cards. The agent's loop sets the offer, because the node's report says it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,7 +66,7 @@ impl Cards {
         }
     }
 
-    /// Which cannot be cleaned.
+    /// Cards that cannot be cleaned.
     pub(crate) fn ailing(&self) -> watch::Receiver<Ailing> {
         self.ailing.subscribe()
     }
@@ -99,7 +99,7 @@ impl Cards {
         with_sick
     }
 
-    /// Who has which cards in that way, as pods and their allocations say.
+    /// The pods that have each card in that way, as pods and their allocations say.
     fn held(&self, device: OfferedDevice, pods: &[Pod], books: Option<&Books>) -> Held {
         let site = self.hand_out.site.borrow().clone();
         let gpus = site.facts.inventory.gpus();
@@ -206,8 +206,9 @@ impl DeviceKind for CardKind {
         self.cards.held(self.device, pods, books)
     }
 
-    /// What the driver keeps of a process is gone with it. Compute mode and MPS are the operator's,
-    /// and stay as they are. So this is what we made for its containers, and what runs on.
+    /// Removes the folders that we made for the containers, and looks for processes that run on.
+    /// The driver's state of a process is gone with the process. Compute mode and MPS are the
+    /// operator's, and stay as they are.
     async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
         let (card, after) = (device.to_owned(), after.clone());
         let isolation = self.cards.hand_out.isolation.borrow().on().cloned();

@@ -38,7 +38,7 @@ pub(super) const KIND: Kind = Kind {
     }),
 };
 
-/// How often the folder is looked at: a system call for each file.
+/// Interval between looks at the folder: a system call for each file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The domain of resources whose name has none.
@@ -48,7 +48,7 @@ const DOMAIN: &str = "sublet.dev";
 /// which has at most 107.
 const RESOURCE_MAX: usize = 60;
 
-/// What the operator wants: `NAME=DIR[,times=N]`.
+/// The operator's setting: `NAME=DIR[,times=N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FilesWish {
     resource: String,
@@ -123,7 +123,7 @@ fn resource(name: &str) -> Result<String, String> {
     Ok(resource)
 }
 
-/// What was seen of a file last.
+/// A file as it was seen last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     is_there: bool,
@@ -206,9 +206,9 @@ struct Files {
 #[derive(Default)]
 struct Known {
     folder: Folder,
-    /// What cannot be cleaned.
+    /// Devices that cannot be cleaned.
     ailing: Ailing,
-    /// What was last logged as wrong.
+    /// Last problem that was logged.
     complaint: Option<String>,
 }
 
@@ -270,7 +270,7 @@ impl Files {
         }
     }
 
-    /// What a container gets of these devices, by path.
+    /// Makes the specifications of these devices for a container, by path.
     ///
     /// # Errors
     /// A file is gone.

@@ -1,6 +1,6 @@
-//! Memory of GPUs, in parts: one device for each unit of it, as long as kubelet can be told so many,
-//! and slots, which carry Allocate where it cannot. Which card a container gets is decided by the
-//! scheduler; a device's ID only says it to those who ask kubelet.
+//! Memory of GPUs, in parts: one device for each unit of it, as long as kubelet can be told so
+//! many. Otherwise slots, which carry Allocate. The scheduler decides which card a container gets;
+//! a device's ID only tells it to programs that ask kubelet.
 
 use sublet_api::dialect::OfferedDevice;
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
@@ -71,7 +71,7 @@ pub(crate) fn units(
     Ok(list)
 }
 
-/// How many containers each card takes by slots.
+/// Number of containers that each card takes by slots.
 pub(crate) fn slots_per_card(inventory: &Inventory) -> usize {
     let cards = inventory.gpus().len().max(1);
     (SLOTS_PER_NODE / cards).clamp(1, SLOTS_PER_CARD)

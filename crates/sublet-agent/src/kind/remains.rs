@@ -1,6 +1,6 @@
-//! What a pod may leave behind on a device: processes. Kubelet ends the containers of a pod before the
-//! pod is gone, unless somebody deleted it by force; then its processes may run on and hold what they
-//! had. The kernel says of each process in which pod's control group it is, to everybody.
+//! Looks for processes that a pod may leave behind on a device. Kubelet ends the containers of a
+//! pod before the pod is gone, unless the pod was deleted by force; then its processes may run on
+//! and hold their devices. The kernel tells every process the pod's control group of each process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use sublet_model::PodUid;
 /// The process that keeps a pod's namespaces. It goes last, and has no devices.
 const SANDBOX: &str = "pause";
 
-/// How many are named in a reason.
+/// Number of processes that a reason names.
 const NAMED_MAX: usize = 3;
 
 /// Fails with the processes that are left of these pods.
@@ -62,7 +62,7 @@ fn is_in(groups: &str, uid: &PodUid) -> bool {
     })
 }
 
-/// What may stand before the pod's name: nothing, or `kubepods-burstable-`.
+/// Checks the text before the pod's name: it may be nothing, or `kubepods-burstable-`.
 fn is_start(text: &str) -> bool {
     text.is_empty() || text.ends_with('-')
 }

@@ -25,8 +25,8 @@ pub(crate) fn devices(inventory: &Inventory, settings: Settings) -> Option<Devic
     Some(cards(inventory, times))
 }
 
-/// One device per card, or so many. Where it is one, the ID is the card, and kubelet is told its
-/// NUMA node; of several, the ID does not say which card a pod gets.
+/// Makes `times` devices per card. If it is one, the ID is the card, and kubelet is told its NUMA
+/// node; if there are several, the ID does not say which card a pod gets.
 fn cards(inventory: &Inventory, times: usize) -> DeviceList {
     let devices = named(inventory).flat_map(|(gpu, uuid)| {
         let device = move |n: usize| match times {

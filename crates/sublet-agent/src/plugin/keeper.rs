@@ -19,22 +19,22 @@ use super::Plugin;
 use super::service::{Place, Serving, options};
 use super::socket::{self, FileMark};
 
-/// How often the files are looked at. A kubelet that starts anew admits the node's pods some
-/// 0.7 s after it made its socket. If it does not know the plugin by then, it ends each pod
-/// that has an init container with devices which has already exited: "no healthy devices
-/// present" (pkg/kubelet/cm/devicemanager/manager.go, `devicesToAllocate`, v1.36.3).
+/// Interval between looks at the files. A kubelet that starts anew admits the node's pods some 0.7
+/// s after it made its socket. If it does not know the plugin by then, it ends each pod that has an
+/// init container with devices which has already exited: "no healthy devices present"
+/// (pkg/kubelet/cm/devicemanager/manager.go, `devicesToAllocate`, v1.36.3).
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The pauses after tries. The first often meets the socket of a kubelet that has ended, or of one that
 /// does not listen yet; and kubelet may refuse for minutes while it starts.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(30));
 
-/// How long after a registration kubelet may take to open ListAndWatch before it counts
-/// as lost. Kubelet opens it at once; the rest is for a busy machine.
+/// Time that kubelet may take after a registration to open ListAndWatch before it counts as lost.
+/// Kubelet opens it at once; the rest is for a busy machine.
 const STREAM_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a registration may take. Kubelet dials the plugin before it answers, and
-/// gives that ten seconds (plugin/v1beta1/client.go, v1.36.3).
+/// Longest time of a registration. Kubelet dials the plugin before it answers, and gives that ten
+/// seconds (plugin/v1beta1/client.go, v1.36.3).
 const REGISTER_TIME: Duration = Duration::from_secs(15);
 
 /// A plugin, and how far it is with kubelet.
@@ -48,7 +48,7 @@ pub(super) struct Keeper {
     seen: Option<FileMark>,
     tries: u32,
     next_try: Instant,
-    /// What was last logged as wrong, so that a lasting cause is logged once.
+    /// Last problem that was logged, so that a lasting cause is logged once.
     complaint: String,
 }
 

@@ -25,8 +25,8 @@ use tracing::{debug, warn};
 use super::socket::{self, FileMark};
 use super::{Allocator, Plugin};
 
-/// How long calls in progress may take to end when the server closes. Kubelet tries an
-/// Allocate that was cut off again with the pod, so this is only politeness.
+/// Time that calls in progress may take to end when the server closes. Kubelet tries an Allocate
+/// that was cut off again with the pod, so this is only politeness.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// The longest message taken from kubelet. GetPreferredAllocation names every free
@@ -34,7 +34,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// than twice the list of devices.
 const REQUEST_LIMIT: usize = 4 * MESSAGE_LIMIT;
 
-/// What stands where a server's socket file was made.
+/// State of the path at which a server's socket file was made.
 pub(super) enum Place {
     /// The file, and a server behind it.
     Ours,
@@ -89,7 +89,7 @@ impl Serving {
         }
     }
 
-    /// Where kubelet's calls would go.
+    /// Returns the place that kubelet's calls would reach.
     pub(super) fn place(&self) -> Place {
         match FileMark::of(&self.path) {
             _ if self.task.is_finished() => Place::Gone,
@@ -122,7 +122,7 @@ impl Serving {
     }
 }
 
-/// What kubelet has to know of a plugin, at registration and when it asks again.
+/// Options of a plugin, which kubelet learns at registration and when it asks again.
 pub(super) fn options(plugin: &Plugin) -> DevicePluginOptions {
     DevicePluginOptions {
         pre_start_required: false,

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use tokio::net::UnixListener;
 
-/// Which file stands at a path. The modification time is in it because file systems
-/// give a fresh file the inode number of one just removed; nothing else touches the
-/// modification time of a socket.
+/// Identity of the file at a path. The modification time is in it because file systems give a fresh
+/// file the inode number of one just removed; nothing else touches the modification time of a
+/// socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileMark {
     device: u64,

@@ -1,8 +1,8 @@
-//! Koordinator's `Device` of the node, kept true where its CRD is.
+//! Koordinator's `Device` of the node, kept true if the cluster has its CRD.
 //!
-//! Server-side apply without force: where koordlet reports the node, the API server refuses what we
-//! say, and the object stays koordlet's. Applying what is there already is no write, so an object that
-//! somebody removed comes back without being watched. Where it stays koordlet's it is read: cards that
+//! Server-side apply without force: if koordlet reports the node, the API server refuses our
+//! version, and the object stays koordlet's. Applying the same content again is no write, so an object
+//! that was removed comes back without being watched. If it stays koordlet's it is read: cards that
 //! koordlet calls unhealthy get no new work.
 
 use std::collections::BTreeSet;
@@ -20,17 +20,17 @@ use tracing::{info, warn};
 
 use crate::hand_over::in_time;
 
-/// How often it is applied while nothing changes: whether there is a CRD, and whether koordlet has
-/// gone, is seldom another answer.
+/// Interval between applies while nothing changes: it seldom changes whether there is a CRD, and
+/// whether koordlet has gone.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
-/// Why such a card gets no new work.
+/// Reason why such a card gets no new work.
 const UNHEALTHY: &str = "unhealthy by koordlet's Device";
 
-/// How long the node's other business waits for an answer.
+/// Longest time that the node's other business waits for an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// What came of it.
+/// Outcome of an apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Said {
     Published,
@@ -74,7 +74,7 @@ fn is_due(tried: Option<&DeviceObject>, wanted: &DeviceObject, since: Duration) 
     tried != Some(wanted) || since >= AGAIN_AFTER
 }
 
-/// What is known of the node's `Device`.
+/// Knowledge of the node's `Device`.
 pub(crate) struct DeviceReport {
     tried: Option<DeviceObject>,
     at: Instant,

@@ -80,8 +80,8 @@ mod tests {
         picture.split_whitespace().map(card).collect()
     }
 
-    /// What is written on a node that says `said` (`-`: nothing), so many seconds after the last
-    /// write.
+    /// The text that is written on a node that says `said` (`-`: nothing), so many seconds after
+    /// the last write.
     fn written(said: &str, measured: Option<&str>, seconds: u64) -> String {
         let mut node = Node::default();
         let text = match said {

@@ -1,4 +1,4 @@
-//! What a node offers, out of its devices and settings: the report on the node object,
+//! Makes a node's offer out of its devices and settings: the report on the node object,
 //! kubelet's lists of devices, the amounts in the node's status. Pure, and the same for
 //! the same input: an agent that restarts offers what it offered before.
 //!
@@ -27,7 +27,7 @@ const ANNOTATION_MAX: usize = 200 * 1024;
 /// Up to so many cards, how each pair is wired is reported: 64 cards are 2,016 pairs.
 const CARDS_WITH_PAIRS_MAX: usize = 64;
 
-/// How memory is to be advertised.
+/// Way to advertise memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AdvertiseWish {
     /// Units while kubelet can count them, else slots.
@@ -38,27 +38,27 @@ pub enum AdvertiseWish {
     Slots,
 }
 
-/// What the operator wants of the node.
+/// The operator's settings of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How cards are handed out.
+    /// Way to hand out cards.
     pub sharing: Sharing,
     /// The unit of memory.
     pub unit: Unit,
-    /// How memory is advertised.
+    /// Way to advertise memory.
     pub advertise: AdvertiseWish,
-    /// How many devices of `nvidia.com/gpu` each card is, on nodes that hand out parts of cards;
-    /// `None` where only whole cards are offered by that name.
+    /// Number of `nvidia.com/gpu` devices of each card, on nodes that hand out parts of cards;
+    /// `None` if only whole cards are offered by that name.
     pub gpu_splits: Option<NonZeroU8>,
     /// Is the node to have HAMi's register too?
     pub hami_register: bool,
     /// Is Koordinator's `Device` to be published?
     pub koordinator_device: bool,
-    /// How containers are recognised.
+    /// Way to recognise containers.
     pub identity: Identity,
 }
 
-/// Why a node cannot be offered as wanted.
+/// Reason why a node cannot be offered as wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
     /// Units were demanded, but kubelet cannot be told so many.
@@ -67,15 +67,15 @@ pub enum OfferError {
          use --advertise auto or a larger --memory-unit"
     )]
     Units {
-        /// How many there are.
+        /// Number of units.
         units: u64,
-        /// Of what.
+        /// The unit.
         unit: Unit,
     },
     /// More cards than an annotation can name.
     #[error("{gpus} GPUs do not fit into an annotation of {max} bytes", max = ANNOTATION_MAX)]
     Annotation {
-        /// How many there are.
+        /// Number of cards.
         gpus: usize,
     },
     /// The devices contradict each other.
@@ -83,10 +83,10 @@ pub enum OfferError {
     Devices(#[from] InventoryError),
 }
 
-/// What a node offers.
+/// The devices and amounts that a node offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How memory is advertised.
+    /// Way in which memory is advertised.
     pub advertise: Advertise,
     /// The text of [`keys::INVENTORY`].
     pub annotation: String,
@@ -177,8 +177,8 @@ pub(crate) fn named(inventory: &Inventory) -> impl Iterator<Item = (&Gpu, &GpuUu
     gpus.filter_map(|gpu| Some((gpu, gpu.uuid.as_ref()?)))
 }
 
-/// The text of the report. Where it is too long, wiring goes first, then everything that
-/// placement by memory can do without.
+/// The text of the report. If it is too long, wiring goes first, then everything that placement by
+/// memory can do without.
 fn annotation(report: &NodeReport) -> Result<String, OfferError> {
     let whole = &report.inventory;
     let with = |inventory| {

@@ -23,10 +23,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-/// What kubelet knows of one resource.
+/// Kubelet's knowledge of one resource.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// How often it was registered.
+    /// Number of times it was registered.
     pub(crate) n_registered: usize,
     /// The last list of devices, unless its stream ended.
     pub(crate) devices: Option<DeviceList>,
@@ -34,7 +34,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// How many devices are healthy; none if the stream is gone.
+    /// Number of healthy devices; none if the stream is gone.
     pub(crate) fn n_healthy(&self) -> usize {
         let healthy = |list: &DeviceList| list.iter().filter(|one| one.health == HEALTHY).count();
         self.devices.as_ref().map_or(0, healthy)
@@ -77,7 +77,7 @@ impl FakeKubelet {
         Ok(FakeKubelet { book, server })
     }
 
-    /// What it knows of `resource` now.
+    /// Returns its knowledge of `resource` now.
     pub(crate) fn knows(&self, resource: &str) -> Known {
         let resources = self.book.resources.lock().unwrap();
         resources.get(resource).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Which compute time a container is handed, and that it is promised once.
+//! Compute time that a container is handed; it is promised only once.
 
 use sublet_api::keys::{ALIYUN_GPU_CORE, CLASS_LABEL};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a container gets: its cards and the memory of each, or why nothing, or `-`.
+/// The devices of a container: its cards and the memory of each, or the refusal, or `-`.
 fn check(picture: &str, uid: &str, container: &str) -> String {
     let pods = pods(picture, keys::ALIYUN_GPU_MEM);
     let handed = decide_for(&pods, &site(), uid, container);

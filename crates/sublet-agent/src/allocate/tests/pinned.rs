@@ -1,4 +1,4 @@
-//! How much memory of the node a container may have pinned: what it may have of it at all.
+//! Memory of the node that a container may have pinned: up to its own limit of the node's memory.
 
 use super::*;
 

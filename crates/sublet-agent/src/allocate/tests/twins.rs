@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::*;
 use crate::books::Books;
 
-/// What is decided with books in which these pods are served; `None`: without books.
+/// Decides with books in which these pods are served; `None`: without books.
 fn ask(picture: &str, served: Option<&[&str]>) -> Result<HandOver, AllocateError> {
     let pods = pods(picture, MEM);
     let books = served.map(|served| {

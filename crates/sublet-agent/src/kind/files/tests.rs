@@ -1,4 +1,5 @@
-//! What the operator may write, what kubelet is told, and what a container gets.
+//! Settings that the operator may write, devices that kubelet is told, and files that a container
+//! gets.
 
 use proptest::prelude::*;
 
@@ -166,7 +167,7 @@ fn two_devices_are_two_files_where_there_are_two() {
 }
 
 proptest! {
-    /// What is understood is a name that kubelet and the API server take.
+    /// Every setting that is accepted gives a name that kubelet and the API server take.
     #[test]
     fn whatever_is_written_names_one_folder_or_is_refused(text in ".{0,80}", name in "[a-zA-Z./_-]{1,70}") {
         for text in [text, format!("{name}=/dev/x,times=3")] {

@@ -1,4 +1,4 @@
-//! What one thread does with a container keeps nobody from the others.
+//! While one thread works on a container, the others can work on other containers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How containers share the time of a card, as the operator wants it.
+//! Ways in which containers share the time of a card, as the operator wants it.
 
 use sublet_arbiter::ExclusiveSlices;
 

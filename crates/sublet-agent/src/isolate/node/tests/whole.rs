@@ -15,7 +15,7 @@ fn cards(count: u16) -> Inventory {
     Inventory::new((0..count).map(gpu).collect(), vec![], vec![], vec![]).unwrap()
 }
 
-/// What a pod gets that asks for so many whole cards.
+/// The devices of a pod that asks for so many whole cards.
 fn whole(pod: &str, count: u16, inventory: &Arc<Inventory>) -> HandOver {
     let all: Vec<String> = (0..count).map(|index| index.to_string()).collect();
     let picture = format!("{pod} @{} main={count}", all.join(","));
