@@ -1,7 +1,7 @@
-//! What every quota uses, may use and is promised, while decisions are made.
+//! Accounts of every quota's use, limits and promises, while decisions are made.
 //!
 //! Amounts are kept by quota and dimension in flat rows, because a tick asks for them tens of
-//! thousands of times. What a group takes is charged to its quota and to every quota above it.
+//! thousands of times. The amounts of a group are charged to its quota and to every quota above it.
 //! Guaranteed and opportunistic work have accounts of their own: only the first counts against a
 //! runtime, both count against a max.
 
@@ -29,7 +29,7 @@ impl Dimensions {
         &self.0
     }
 
-    /// Those amounts by dimension.
+    /// Returns those amounts by dimension.
     pub(crate) fn row(&self, amounts: &Amounts) -> Vec<u64> {
         let of = |name| amounts.get(name).copied().unwrap_or(0);
         self.0.iter().map(of).collect()
@@ -125,17 +125,17 @@ impl<'t> Accounts<'t> {
         quota * width..(quota + 1) * width
     }
 
-    /// What a quota is entitled to, by dimension; [`u64::MAX`] where it has no limit.
+    /// Entitlement of a quota, by dimension; [`u64::MAX`] if it has no limit.
     pub(crate) fn runtime(&self, quota: usize) -> &[u64] {
         &self.runtime[self.cells(quota)]
     }
 
-    /// What guaranteed work of a quota uses.
+    /// Use by guaranteed work of a quota.
     pub(crate) fn used(&self, quota: usize) -> &[u64] {
         &self.used[self.cells(quota)]
     }
 
-    /// What opportunistic work of a quota uses.
+    /// Use by opportunistic work of a quota.
     pub(crate) fn spare(&self, quota: usize) -> &[u64] {
         &self.spare[self.cells(quota)]
     }
@@ -147,7 +147,7 @@ impl<'t> Accounts<'t> {
         both.map(|(amount, max)| *amount.min(max)).collect()
     }
 
-    /// What a quota is promised.
+    /// Promise to a quota.
     pub(crate) fn min(&self, quota: usize) -> &[u64] {
         &self.min[self.cells(quota)]
     }
@@ -270,10 +270,10 @@ impl<'t> Accounts<'t> {
         }
     }
 
-    /// Could a group with such amounts start if nobody used anything?
+    /// Could a group with such amounts start if nothing was used?
     ///
     /// # Errors
-    /// What is too little for it.
+    /// The shortage.
     pub(crate) fn check_empty(&self, to: Charge, amounts: &[u64]) -> Result<(), Infeasible> {
         let tree = &self.tree.by_number()[to.quota].tree;
         let totals = self.there_is.get(&**tree);

@@ -1,5 +1,5 @@
-//! What the queue decides: who is admitted and where, who is evicted for whom, what is kept for
-//! whom, and why everybody else waits.
+//! Decisions of the queue: the groups that are admitted and their places, the members that are
+//! evicted for them, the room that is kept, and the reason why each other group waits.
 
 use std::sync::Arc;
 
@@ -7,35 +7,35 @@ use sublet_model::{Allocation, NodeIdx, NodeName, PodUid, Time};
 
 use crate::{GroupId, QueueReason};
 
-/// One thing to do or to say. Whoever carries it out writes it down first: nothing has changed
-/// anywhere when it is made.
+/// One thing to do or to say. The caller that carries it out writes it down first: nothing has
+/// changed anywhere when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueDecision {
     /// These members start now.
     Admit {
-        /// Whose.
+        /// Group of the members.
         group: GroupId,
         /// Their places.
         slots: Vec<Slot>,
     },
     /// These members start as soon as the victims are gone.
     Evict {
-        /// Whose.
+        /// Group of the members.
         group: GroupId,
         /// Their places, which are proven once the victims are gone.
         slots: Vec<Slot>,
-        /// Who goes; every one of them is needed.
+        /// The members to evict; every one of them is needed.
         victims: Vec<QueueVictim>,
     },
-    /// What comes free is kept for that group.
+    /// Room that comes free is kept for that group.
     Hold(QueueHold),
     /// A group waits.
     Explain {
-        /// Which.
+        /// The group.
         group: GroupId,
-        /// How many others of its quota come first.
+        /// Number of groups of its quota that come first.
         position: u32,
-        /// Why.
+        /// Reason of the wait.
         reason: QueueReason,
     },
 }
@@ -45,32 +45,32 @@ pub enum QueueDecision {
 pub struct Slot {
     /// Its role.
     pub role: Arc<str>,
-    /// Which of the role.
+    /// Number of the member in its role.
     pub index: u32,
-    /// Where.
+    /// The node.
     pub node: NodeName,
-    /// Which cards.
+    /// The cards.
     pub allocation: Allocation,
 }
 
 /// A member that goes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueVictim {
-    /// Whose.
+    /// Its group.
     pub group: GroupId,
     /// Its pod.
     pub uid: PodUid,
 }
 
-/// What is kept for a group that has waited long. It is handed in again with the next snapshot, so
-/// that it does not wander.
+/// Room that is kept for a group that has waited long. It is handed in again with the next
+/// snapshot, so that it does not wander.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueHold {
-    /// For whom.
+    /// Group for which the room is kept.
     pub group: GroupId,
-    /// On these nodes nobody starts who may still be there when the group could start. None of
-    /// them while its quota is what it waits for.
+    /// Nodes on which no group starts that may still be there when this group could start. Empty
+    /// while the group waits only for its quota.
     pub nodes: Vec<NodeIdx>,
-    /// When all who are there have ended, if all of them say when.
+    /// Time when all groups on these nodes have ended, if all of them have an end.
     pub until: Option<Time>,
 }

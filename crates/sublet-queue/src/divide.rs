@@ -1,28 +1,28 @@
 //! One amount, divided among siblings that have minima, limits and weights.
 //!
-//! The rule of Koordinator's elastic quota (`RuntimeQuotaCalculator`), in whole numbers: everybody
-//! has its minimum first, and what is left goes to those that want more, by weight. What somebody
+//! The rule of Koordinator's elastic quota (`RuntimeQuotaCalculator`), in whole numbers: every sibling
+//! has its minimum first, and the rest goes to those that want more, by weight. A part that one sibling
 //! cannot use goes round again. The units that no division gives out go to the largest remainders
-//! (Hamilton's method), and ties to whoever stands first.
+//! (Hamilton's method), and ties to the sibling that stands first.
 
-/// What one of the siblings wants of one resource.
+/// Wish of one of the siblings for one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// What is asked, and no more than its limit.
+    /// Amount that is asked, and no more than its limit.
     pub request: u64,
-    /// What it has before anything is divided, if it asks for so much.
+    /// Amount that it gets before anything is divided, if it asks for so much.
     pub min: u64,
     /// It never has less than this of its minimum, even where the minima do not fit.
     pub guarantee: u64,
     /// Its part of what is left. With none it has its minimum and no more.
     pub weight: u64,
-    /// What it does not ask for may go to others.
+    /// The part that it does not ask for may go to others.
     pub lends: bool,
     /// Its minimum shrinks where all minima together are too much.
     pub shrinks: bool,
 }
 
-/// Who gets how much of `total`, in the order of the wishes.
+/// Divides `total`, and returns the parts in the order of the wishes.
 ///
 /// The sum is no more than `total`, unless the minima of those that do not shrink, or guarantees,
 /// already are.

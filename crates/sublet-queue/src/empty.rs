@@ -1,5 +1,5 @@
-//! Could a group start if nothing ran on any node? Who could not never starts, and is told so at
-//! once.
+//! Checks whether a group could start if nothing ran on any node. A group that could not never
+//! starts, and its owner is told so at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ pub(crate) struct EmptyNodes {
     engine: Option<Engine>,
     facts: Vec<NodeFacts>,
     nodes: Vec<(NodeIdx, NodeRules)>,
-    /// What groups lack, by how they look; none if they could start. Of this tick.
+    /// Lacks of groups, by how they look; none if they could start. Of this tick.
     known: BTreeMap<Looks, Known>,
     /// The same of the tick before, as far as nobody has asked for it in this one.
     earlier: BTreeMap<Looks, Known>,
 }
 
-/// What is known of groups that look alike.
+/// Result for groups that look alike.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     /// A number of these looks in this tick; none where a name is what the group lacks, which is that
@@ -59,7 +59,8 @@ impl EmptyNodes {
         };
     }
 
-    /// What the group, which has not run yet, lacks on empty nodes; none if it could start there.
+    /// Finds what the group, which has not run yet, lacks on empty nodes; none if it could start
+    /// there.
     pub(crate) fn look_up(&mut self, like: &Engine, group: &Group, looks: &Looks) -> Known {
         if let Some(known) = self.known.get(looks) {
             return known.clone();

@@ -1,4 +1,4 @@
-//! What waits: groups of gangs, whose members start together or not at all.
+//! Groups that wait: gangs with members that start together or not at all.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// What becomes of members with a place when the others find none in time (Koordinator's `mode`).
+/// Treatment of members with a place when the others find none in time (Koordinator's `mode`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GangMode {
     /// All give their places back.
@@ -54,14 +54,14 @@ pub enum GangMode {
     NonStrict,
 }
 
-/// Which members count towards a gang's minimum (Koordinator's `match-policy`).
+/// Members that count towards a gang's minimum (Koordinator's `match-policy`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MatchPolicy {
-    /// Those that wait.
+    /// The waiting members.
     OnlyWaiting,
-    /// Those that wait, and those that run.
+    /// The waiting and the running members.
     WaitingAndRunning,
-    /// Those that wait; none once the gang has had enough.
+    /// The waiting members; none once the gang has had enough.
     #[default]
     OnceSatisfied,
 }
@@ -70,7 +70,7 @@ pub enum MatchPolicy {
 /// of the API server.
 pub const MOST_MEMBERS: usize = 2_000;
 
-/// What is admitted together.
+/// Gangs that are admitted together.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Its name.
@@ -81,7 +81,7 @@ pub struct Group {
     pub priority: i32,
     /// Opportunistic work is never charged to a quota's minimum, and goes first where somebody must.
     pub class: Class,
-    /// It may be evicted for others. What may not is held to its quota's minimum.
+    /// It may be evicted for others. A group that may not is held to its quota's minimum.
     pub preemptible: bool,
     /// Since when it waits.
     pub since: Time,
@@ -89,13 +89,14 @@ pub struct Group {
     pub not_before: Option<Time>,
     /// Its gangs, at least one.
     pub gangs: Vec<Gang>,
-    /// What becomes of those that came when others do not.
+    /// Treatment of the members that came when others do not.
     pub mode: GangMode,
-    /// Who counts towards the minimum.
+    /// Members that count towards the minimum.
     pub matching: MatchPolicy,
     /// Enough members have run together before.
     pub satisfied: bool,
-    /// When it ends at the latest, where it says how long it runs: if it began now, for who waits.
+    /// Latest time when it ends, if it says how long it runs: for a waiting group, as if it began
+    /// now.
     pub ends: Option<Time>,
     /// When it began to run.
     pub started: Option<Time>,
@@ -144,33 +145,33 @@ pub struct GangRole {
     pub min: u32,
     /// So many if there is room.
     pub replicas: u32,
-    /// What each asks.
+    /// Request of each member.
     pub pod: Arc<MemberShape>,
-    /// Those that have a place.
+    /// Members that have a place.
     pub members: Vec<Member>,
 }
 
-/// What one member asks.
+/// Request of one member.
 #[derive(Debug, Clone)]
 pub struct MemberShape {
-    /// Of the node.
+    /// Request to the node.
     pub claim: Arc<Claim>,
-    /// Which nodes it accepts.
+    /// Rules for the nodes that it accepts.
     pub rules: PodRules,
-    /// What it requires that nobody but the stock scheduler checks.
+    /// Requirements that only the stock scheduler checks.
     pub unmodelled: Vec<Unmodelled>,
-    /// What it takes from quotas.
+    /// Amounts that it takes from quotas.
     pub amounts: Amounts,
 }
 
 /// A member that has a place. The ledger has an entry under its UID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Which one of its role.
+    /// Number of the member in its role.
     pub index: u32,
     /// The pod, or the slot where there is no pod yet.
     pub uid: PodUid,
-    /// Where.
+    /// The node.
     pub node: NodeName,
     /// Planned, or bound.
     pub standing: Standing,

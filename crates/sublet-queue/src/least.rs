@@ -1,7 +1,7 @@
 //! The least of a list that does: none of what is returned can be left out.
 
-/// A part of `all` that works, of which nothing can be left out. What stands first is preferred.
-/// None if not even all of it works.
+/// Finds a part of `all` that works and from which nothing can be left out. Earlier items are
+/// preferred. `None` if not even all of it works.
 ///
 /// First the shortest beginning is searched by halves, then ever smaller pieces are left out. Each
 /// question may be dear (a trial of the engine), and there are about `found * log(all)` of them.

@@ -1,4 +1,4 @@
-//! What one tick has worked out and the next need not work out again.
+//! Results of one tick that the next need not work out again.
 //!
 //! It decides nothing: with an empty memo a tick comes to the same decisions, later.
 
@@ -35,17 +35,17 @@ pub struct QueueMemo {
 #[derive(Debug)]
 struct KnownShape {
     shape: Arc<MemberShape>,
-    /// What it asks by dimension.
+    /// Amounts that it asks, by dimension.
     row: Vec<u64>,
     /// Shapes of one number ask the same of nodes and of quotas.
     number: u32,
 }
 
-/// What tells apart which places a group needs that has not run yet: of each gang its minimum and how
-/// many roles it has, and of each role the number of its shape, its minimum and all its members.
+/// Key of the places that a group needs that has not run yet: the minimum and the number of roles
+/// of each gang, and the shape's number, the minimum and all members of each role.
 pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
-/// What tells apart which places members need: the number of their shape, and how many they are.
+/// Key of the places that members need: the number of their shape, and how many they are.
 pub(crate) type Outlook = Vec<(u32, usize)>;
 
 impl QueueMemo {
@@ -126,12 +126,13 @@ impl QueueMemo {
         }
     }
 
-    /// Why that group can never start, if it cannot.
+    /// Reason why that group can never start, if it cannot.
     pub(crate) fn never(&self, group: usize) -> Option<Infeasible> {
         self.hopeless.get(&group).cloned()
     }
 
-    /// How that group looks: groups of one number ask the same of nodes and of their quotas.
+    /// Number of that group's looks: groups of one number ask the same of nodes and of their
+    /// quotas.
     pub(crate) fn looks(&self, group: usize) -> Option<u32> {
         self.looks.get(group).copied().flatten()
     }
@@ -140,7 +141,7 @@ impl QueueMemo {
         &self.dimensions
     }
 
-    /// What a member of that shape asks by dimension.
+    /// Amounts that a member of that shape asks, by dimension.
     pub(crate) fn row(&self, shape: &Arc<MemberShape>) -> &[u64] {
         let known = self.shapes.get(&address(shape));
         known.map_or(&[], |known| &known.row)
@@ -151,7 +152,7 @@ impl QueueMemo {
         known.map_or(0, |known| known.number)
     }
 
-    /// Which places these members need.
+    /// Key of the places that these members need.
     pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> Outlook {
         let of = |one: &Wanted<'_>| (self.number(&one.role.pod), one.indices.len());
         wanted.iter().map(of).collect()

@@ -1,7 +1,7 @@
-//! Which members of a group must start together, and which may come later.
+//! Decides which members of a group must start together, and which may come later.
 //!
-//! Minima of roles come first, then the gang's own minimum in the order of its roles. What is above
-//! the minima is surplus: it starts one by one, wherever there is room.
+//! Minima of roles come first, then the gang's own minimum in the order of its roles. Members above
+//! the minima are surplus: they start one by one, wherever there is room.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ impl Wanted<'_> {
 /// Must members of the group start together now? Not if every gang has its minimum.
 ///
 /// # Errors
-/// Which gang is not complete.
+/// The gang that is not complete.
 pub(crate) fn waits(group: &Group) -> Result<bool, QueueReason> {
     group
         .gangs
@@ -34,7 +34,7 @@ pub(crate) fn waits(group: &Group) -> Result<bool, QueueReason> {
 /// The members that must start together now: none if every gang has its minimum.
 ///
 /// # Errors
-/// Which gang is not complete.
+/// The gang that is not complete.
 pub(crate) fn together(group: &Group) -> Result<Vec<Wanted<'_>>, QueueReason> {
     let mut all = Vec::new();
     for gang in &group.gangs {
@@ -53,8 +53,8 @@ pub(crate) fn together(group: &Group) -> Result<Vec<Wanted<'_>>, QueueReason> {
     Ok(all)
 }
 
-/// So many members of each role the group must have at least, wherever they are now. Where all are of
-/// one role, those that are not there yet count too: they will be like the others.
+/// Number of members of each role that the group must have at least, wherever they are now. If all
+/// are of one role, members that are not there yet count too: they will be like the others.
 pub(crate) fn minimum(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     group.gangs.iter().flat_map(|gang| {
         let awaited = if gang.roles.len() == 1 { gang.min } else { 0 };
@@ -64,8 +64,9 @@ pub(crate) fn minimum(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     })
 }
 
-/// So many members of each role the group cannot do without: its minimum, or what it has of that where
-/// it runs. It may have been made larger since, and nobody who runs is asked to start anew for that.
+/// Number of members of each role that the group cannot do without: its minimum, or its part of the
+/// minimum if it runs. The minimum may have been made larger since, and no running group is asked
+/// to start anew for that.
 pub(crate) fn firm(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     let runs = group.members().next().is_some() && matches!(waits(group), Ok(false));
     minimum(group).map(move |(role, count)| match runs {
@@ -74,7 +75,7 @@ pub(crate) fn firm(group: &Group) -> impl Iterator<Item = (&GangRole, u64)> {
     })
 }
 
-/// What a gang must start together.
+/// Members of a gang that must start together.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     /// So many of all roles.
@@ -137,7 +138,8 @@ fn due(group: &Group, gang: &Gang) -> Result<Option<Due>, QueueReason> {
     Ok(asks.then_some(due))
 }
 
-/// How many of each role make up `need`, if there are so many of each and each has a minimum.
+/// Number of members of each role that make up `need`, if there are so many of each and each has a
+/// minimum.
 fn fill<'a>(
     gang: &'a Gang,
     need: u32,
@@ -153,8 +155,8 @@ fn fill<'a>(
     })
 }
 
-/// Which of the role have no place, lowest first. Somebody may have written a number of replicas for
-/// which there is no memory, so nobody collects them all.
+/// Indices of the role that have no place, lowest first. The number of replicas may be one for
+/// which there is no memory, so no caller collects them all.
 pub(crate) fn missing_of(role: &GangRole) -> impl Iterator<Item = u32> + use<> {
     let placed: BTreeSet<u32> = role.members.iter().map(|member| member.index).collect();
     (0..role.replicas).filter(move |index| !placed.contains(index))
@@ -169,7 +171,7 @@ pub(crate) fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
-/// How many they are.
+/// Number of these members.
 pub(crate) fn total(wanted: &[Wanted<'_>]) -> u32 {
     sum(wanted.iter().map(|one| count(one.indices.len())))
 }

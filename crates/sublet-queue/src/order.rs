@@ -1,5 +1,5 @@
-//! Whose turn it is: among quotas by what they use of what they are entitled to, within a quota by
-//! score, age and name.
+//! Chooses the group whose turn it is: among quotas by the used part of their entitlement, within a
+//! quota by score, age and name.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -16,16 +16,17 @@ pub(crate) struct Waiting {
     pub(crate) group: usize,
     pub(crate) score: i64,
     pub(crate) since: Time,
-    /// What its members that start together ask, by dimension.
+    /// Amounts that its members that start together ask, by dimension.
     pub(crate) asks: Rc<[u64]>,
-    /// How it looks, as far as others may look like it.
+    /// Number of its looks, which groups that look alike share; none for a group that has run.
     pub(crate) looks: Option<u32>,
 }
 
 /// The groups of each quota that may be tried, the first of its order first.
 pub(crate) type Lines = Vec<VecDeque<Waiting>>;
 
-/// How much of its entitlement a quota would use: the largest part of any dimension, as a fraction.
+/// Part of its entitlement that a quota would use: the largest part of any dimension, as a
+/// fraction.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     used: u64,

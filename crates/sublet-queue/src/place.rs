@@ -15,7 +15,7 @@ use sublet_plan::{Candidacy, Trial};
 use crate::need::{Wanted, total};
 use crate::{GangRole, Group, Infeasible, MemberShape, QueueReason, Slot};
 
-/// Where members may be placed, and those that have been.
+/// Nodes on which members may be placed, and the members that have been placed.
 pub(crate) struct Places<'a> {
     trial: Trial<'a>,
     nodes: &'a [(NodeIdx, NodeRules)],
@@ -26,7 +26,7 @@ pub(crate) struct Places<'a> {
     open: Vec<(PodRules, [Rc<[NodeIdx]>; 2])>,
 }
 
-/// What is missing where members found no place together.
+/// Reason why members found no place together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// So many found one. The next is of the role at that position among those that are wanted.
@@ -229,7 +229,7 @@ fn place(
     Ok(slot)
 }
 
-/// How much of a node a member takes, roughly.
+/// Rough size of a member on a node.
 fn size(role: &GangRole) -> (u64, u64) {
     let claim = &role.pod.claim;
     let cards = match claim.ask() {

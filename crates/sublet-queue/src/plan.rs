@@ -26,7 +26,7 @@ use crate::{
     Slot, TreeTotals,
 };
 
-/// What is, as far as the queue has to know.
+/// State of the cluster, as far as the queue has to know.
 pub struct QueueSnapshot<'a> {
     /// Nodes and pods. Its options say who looks at CPU and memory: for a plan that the stock
     /// scheduler must not refuse, the engine does (`StockRules::Here`).
@@ -35,22 +35,22 @@ pub struct QueueSnapshot<'a> {
     pub nodes: &'a [(NodeIdx, NodeRules)],
     /// The quotas.
     pub tree: &'a QuotaTree,
-    /// What there is, for the quotas at the top of each tree.
+    /// Amounts to divide among the quotas at the top of each tree.
     pub totals: &'a TreeTotals,
     /// Every group that waits or runs, in the order of their ids. A member that is being evicted is
     /// none any more: its group waits again.
     pub groups: &'a [Group],
-    /// What the last decision kept, and for whom.
+    /// Room that the last decision kept, and the group for which it did.
     pub hold: Option<&'a QueueHold>,
     /// Would the eviction of all these pods break a disruption budget?
     pub breaks: &'a dyn Fn(&[&Entry]) -> bool,
-    /// What the site has set.
+    /// Settings of the site.
     pub rules: &'a QueueRules,
-    /// What earlier ticks have worked out: the same one for each of them.
+    /// Results of earlier ticks: the same memo for each tick.
     pub memo: &'a mut QueueMemo,
 }
 
-/// What to do and to say, given what is.
+/// Decides what to do and to say in this state.
 #[must_use]
 pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
     let QueueSnapshot {
@@ -99,28 +99,29 @@ struct Tick<'a> {
     now: Time,
     accounts: Accounts<'a>,
     places: Places<'a>,
-    /// By group, where it is charged; none where it has no quota.
+    /// The account of each group; none for a group without a quota.
     charges: Vec<Option<Charge>>,
-    /// By group, why it waits; none where nobody of it waits, or it starts.
+    /// Reason why each group waits; none if none of its members waits, or it starts.
     reasons: Vec<Option<QueueReason>>,
-    /// By group, how many others of its quota come first; none where it stands in no line.
+    /// Number of groups of the same quota that come before each group; none if it stands in no
+    /// line.
     positions: Vec<Option<u32>>,
     evictables: Evictables,
-    /// What starts, by group.
+    /// The members that start, by group.
     starts: BTreeMap<usize, Start>,
-    /// How many have started; one for which others go counts for many.
+    /// Number of groups that have started; one that needs evictions counts for many.
     work: usize,
-    /// Groups that start, and those of which somebody goes: nobody else of them goes.
+    /// Groups that start, and groups that lose a member: no other member of these is evicted.
     touched: BTreeSet<usize>,
-    /// What found no place. It finds none until somebody goes.
+    /// Members that found no place. They find none until some member is evicted.
     no_room: BTreeMap<(Outlook, Ground), Lack>,
-    /// For whom no eviction helps.
+    /// Groups for which no eviction helps.
     no_reclaim: BTreeSet<(usize, i32, Outlook)>,
-    /// What is kept, and for whom.
+    /// Room that is kept, and the group for which it is.
     kept: Option<Kept>,
 }
 
-/// What starts of a group, and who goes for it.
+/// The members of a group that start, and the members that are evicted for them.
 #[derive(Default)]
 struct Start {
     slots: Vec<Slot>,
@@ -168,7 +169,7 @@ impl Tick<'_> {
         decisions
     }
 
-    /// Who starts stands in nobody's way any more: whoever is behind moves up.
+    /// A group that starts leaves its line, so the groups behind it move up.
     fn move_up(&mut self) {
         let groups = self.groups;
         let line = |at: usize| (groups[at].class, &groups[at].quota);

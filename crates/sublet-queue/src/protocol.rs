@@ -34,7 +34,7 @@ pub struct PlanState {
     pub epoch: u64,
     /// Members are bound by then, or what is left is given up.
     pub deadline: Time,
-    /// What it has for each group.
+    /// The part of each group.
     pub groups: Vec<GroupPlan>,
 }
 
@@ -43,20 +43,20 @@ pub struct PlanState {
 pub struct GroupPlan {
     /// The group.
     pub group: GroupId,
-    /// Where its members go.
+    /// Places of its members.
     pub slots: Vec<SlotState>,
-    /// Who goes before any of them starts.
+    /// Pods that must be gone before any of its members starts.
     pub victims: Vec<PodUid>,
 }
 
-/// A member's place, and whose it is.
+/// A member's place, and its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
     /// The role.
     pub role: Arc<str>,
-    /// Which of its members.
+    /// Number of the member in its role.
     pub index: u32,
-    /// Where.
+    /// The node.
     pub node: NodeName,
     /// The pod that it is for, once there is one.
     pub pod: Option<PodUid>,
@@ -78,7 +78,7 @@ pub struct PodSight {
 /// A group as it is seen.
 #[derive(Debug, Clone)]
 pub struct GroupSight<'a> {
-    /// What it is.
+    /// The group.
     pub group: &'a Group,
     /// Its owner makes no pods until it is released.
     pub suspended: bool,
@@ -86,20 +86,20 @@ pub struct GroupSight<'a> {
     pub waiting: Vec<(Arc<str>, PodUid)>,
     /// The plan that was last given up for it, as noted on the group.
     pub requeued_by: Option<Arc<str>>,
-    /// Roles whose members come only when those of the others run: nobody waits for them.
+    /// Roles whose members come only when those of the others run: no other member waits for them.
     pub late: &'a BTreeSet<Arc<str>>,
-    /// Its owner says how many members each role has, whether or not they are there yet. What it has
-    /// no member for any more is given back.
+    /// Its owner sets the number of members of each role, whether or not they are there yet. A slot
+    /// without such a member is given back.
     pub is_sized: bool,
 }
 
-/// What is seen beside the plan.
+/// Facts that are seen beside the plan.
 pub struct PlanSight<'a> {
     /// The leadership that looks.
     pub epoch: u64,
     /// Has it been confirmed since the plan is there? Then one of a higher epoch is nobody's.
     pub is_confirmed: bool,
-    /// When.
+    /// Time of the look.
     pub now: Time,
     /// Every pod that waits or holds something; one that has ended is none.
     pub pods: &'a BTreeMap<PodUid, PodSight>,
@@ -132,7 +132,7 @@ pub enum PlanStep {
     Delete,
 }
 
-/// What becomes of a group's part of a plan.
+/// Fate of a group's part of a plan.
 enum Fate {
     /// It is like this from now on.
     Stays(GroupPlan),
@@ -142,9 +142,10 @@ enum Fate {
     Over,
 }
 
-/// The writes that are due for a plan, in any order. Where the plan itself must be rewritten, those of
-/// the groups whose part changes wait for that: what is said on a pod stands in the plan before. The
-/// others do not wait, or nobody of a plan of many groups would start while pods of it still come.
+/// The writes that are due for a plan, in any order. If the plan itself must be rewritten, the
+/// writes for groups whose part changes wait for that: a slot stands in the plan before it is said
+/// on a pod. The others do not wait, or no group of a large plan would start while pods of it still
+/// come.
 #[must_use]
 pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
     if plan.epoch > sight.epoch {
@@ -281,15 +282,15 @@ fn has_enough(seen: &GroupSight<'_>) -> bool {
     })
 }
 
-/// How many of the role are bound.
+/// Number of bound members of the role.
 fn bound_of(role: &GangRole) -> u32 {
     let members = role.members.iter();
     let bound = members.filter(|one| one.standing == Standing::Bound);
     u32::try_from(bound.count()).unwrap_or(u32::MAX)
 }
 
-/// Takes the slots out that no member of the group can come for any more, the last ones first. What a
-/// pod has stays as long as the pod.
+/// Removes the slots that no member of the group can take any more, the last ones first. The slot
+/// of a pod stays as long as the pod.
 fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSight<'_>) {
     let pod = |slot: &SlotState| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
     let has_pod = |slot: &SlotState| pod(slot).is_some_and(|pod| !pod.going);
@@ -350,7 +351,7 @@ fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) ->
     part
 }
 
-/// What is due for a group whose part of the plan is as it should be.
+/// Steps that are due for a group if its part of the plan is as it should be.
 fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Vec<PlanStep> {
     let there = part
         .victims
@@ -370,7 +371,7 @@ fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Vec<Pl
     steps.collect()
 }
 
-/// What is due for the pod that has a slot.
+/// The step that is due for the pod that has a slot.
 fn step_of(
     plan: &PlanState,
     group: &GroupId,

@@ -1,5 +1,5 @@
-//! Why a group waits: data with numbers, which become text only when printed. Each reason says
-//! what would start the group.
+//! Reasons why a group waits: data with numbers, which become text only when printed. Each reason
+//! tells which change would start the group.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use sublet_model::Time;
 
 use crate::{GroupId, MOST_MEMBERS};
 
-/// Why a group waits.
+/// Reason why a group waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueReason {
     /// Not all members that must start together are there.
     Incomplete {
-        /// Whose.
+        /// The gang.
         gang: Arc<str>,
-        /// How many there are.
+        /// Number of members that are there.
         have: u32,
-        /// How many there must be.
+        /// Number of members that must be there.
         need: u32,
     },
     /// It failed before, and is not tried again yet.
     BackOff {
-        /// Until when.
+        /// End of the pause.
         until: Time,
     },
     /// A rule of the site keeps it.
@@ -43,25 +43,25 @@ pub enum QueueReason {
     ExceedsEntitlement(Shortage),
     /// Others of its quota, or of one above, use what it asks.
     OverQuota {
-        /// What is too little. `free` is what is left of `limit`.
+        /// The shortage. `free` is the rest of `limit`.
         short: Shortage,
-        /// What of the quota is used now.
+        /// Amount that the quota uses now.
         used: u64,
-        /// Which limit.
+        /// The limit that is reached.
         limit: QuotaLimit,
     },
     /// No place was found for all that must start together, nor anybody who may be evicted for it.
     NoRoom {
-        /// How many members have to start together.
+        /// Number of members that have to start together.
         need: u32,
         /// For so many of them there is a place.
         placed: u32,
-        /// Whose place is missing.
+        /// Role of the first member without a place.
         role: Arc<str>,
     },
     /// Evictions would help, but each would break a disruption budget.
     Guarded,
-    /// What it needs is kept for a group that has waited long.
+    /// The room that it needs is kept for a group that has waited long.
     HeldFor {
         /// The group.
         group: GroupId,
@@ -70,12 +70,12 @@ pub enum QueueReason {
     },
     /// It was not tried, because enough others have started. So many of its quota come first.
     Behind {
-        /// How many.
+        /// Number of groups that come first.
         ahead: u32,
     },
 }
 
-/// Why a group can never start.
+/// Reason why a group can never start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Infeasible {
     /// Its quota, or one above it, has a limit that is too low.
@@ -84,25 +84,25 @@ pub enum Infeasible {
     Total {
         /// The tree; empty for the cluster's own.
         tree: Arc<str>,
-        /// Of what.
+        /// The shortage.
         short: Shortage,
     },
-    /// Of members that must not be evicted, no more may run than the quota's minimum has.
+    /// Members that must not be evicted need more than the quota's minimum has.
     Min(Shortage),
     /// Were all nodes empty, there would be no place for all of them.
     Nodes {
-        /// How many members have to start together.
+        /// Number of members that have to start together.
         need: u32,
         /// For so many of them there would be a place.
         placed: u32,
-        /// Whose place is missing.
+        /// Role of the first member without a place.
         role: Arc<str>,
     },
     /// A role has a name that no place can have.
     Name(Arc<str>),
     /// More than [`MOST_MEMBERS`] would have to start together.
     Members {
-        /// How many.
+        /// Number of members that would have to start together.
         need: u64,
     },
 }
@@ -110,24 +110,24 @@ pub enum Infeasible {
 /// An amount of one resource that is too little.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
-    /// Of which quota; empty for the whole cluster.
+    /// The quota; empty for the whole cluster.
     pub quota: Arc<str>,
-    /// Of what.
+    /// The resource.
     pub resource: Arc<str>,
-    /// What is asked.
+    /// Amount that is asked.
     pub asked: u64,
-    /// What there is.
+    /// Amount that there is.
     pub there_is: u64,
 }
 
-/// Which limit of a quota stands in the way.
+/// Limit of a quota that stands in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaLimit {
-    /// What it may have at most.
+    /// The most that the quota may have.
     Max,
-    /// What it is entitled to now.
+    /// The amount that the quota is entitled to now.
     Runtime,
-    /// What it is promised, for what must not be evicted.
+    /// The amount that the quota is promised, for members that must not be evicted.
     Min,
 }
 
@@ -152,8 +152,8 @@ impl QueueReason {
 }
 
 impl QueueReason {
-    /// Does what such a group asks count when what there is is divided? Who cannot start as things are
-    /// set up has no part in it.
+    /// Checks whether the requests of such a group count in the division among quotas. A group that
+    /// cannot start as things are set up has no part in it.
     #[must_use]
     pub fn has_part(&self) -> bool {
         !matches!(

@@ -1,17 +1,16 @@
-//! Who has to go for a group that is entitled to what others use.
+//! Chooses the members to evict for a group that is entitled to amounts that others use.
 //!
-//! A member may be evicted for a group if, with all victims gone, the group is within what every
-//! quota above it is entitled to, and one of these holds:
+//! A member may be evicted for a group if, with all victims gone, the group is within the entitlement
+//! of every quota above it, and one of these holds:
 //!
 //! - its group is opportunistic, and the other one is not;
 //! - it uses something that the other one asks, and every quota from its own up to where the two
 //!   branches meet uses more of that than it is entitled to;
 //! - it is of the same quota, and its priority is lower.
 //!
-//! What a quota is entitled to depends on what is asked, never on what is used. So who was evicted
-//! by the second rule cannot come back before something else changes, and nothing flaps.
-//! Nobody is evicted before there is a proven place for the group, and everybody who is evicted is
-//! needed for it.
+//! The entitlement of a quota depends on requests, never on use. So a group that was evicted by the
+//! second rule cannot come back before something else changes, and nothing flaps. No member is evicted
+//! before there is a proven place for the group, and every evicted member is needed for it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -33,7 +32,7 @@ pub(crate) struct Bundle {
     members: Vec<(PodUid, Vec<u64>)>,
 }
 
-/// What a group is, as far as its victims must know.
+/// The facts of a group that decide which members may be evicted for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claimant<'a> {
     pub(crate) charge: Charge,
@@ -41,7 +40,7 @@ pub(crate) struct Claimant<'a> {
     pub(crate) asks: &'a [u64],
 }
 
-/// Who may have to go, by quota: opportunistic work by itself.
+/// Groups that may have to go, by quota: opportunistic work by itself.
 #[derive(Default)]
 pub(crate) struct Evictables {
     spare: Vec<usize>,
@@ -104,8 +103,8 @@ impl Evictables {
         !self.spare.is_empty() || !own.groups.is_empty() && own.lowest < priority
     }
 
-    /// Those that may go for this group, one after another: each is allowed to when those before it
-    /// have gone. `spared`: groups that nobody touches.
+    /// Lists the bundles that may go for this group, one after another: each may go when those
+    /// before it have gone. `spared`: groups that are not touched.
     pub(crate) fn row(
         &mut self,
         accounts: &Accounts<'_>,
@@ -146,7 +145,7 @@ impl Evictables {
     }
 }
 
-/// What bundles are made from.
+/// Data from which bundles are made.
 pub(crate) struct Running<'a> {
     pub(crate) groups: &'a [Group],
     pub(crate) charges: &'a [Option<Charge>],
@@ -176,7 +175,7 @@ impl<'t> Going<'t> {
         }
     }
 
-    /// What is left of those bundles when each has gone in turn; none if one of them must not.
+    /// Accounts after each of those bundles has gone in turn; none if one of them must not go.
     pub(crate) fn after(
         accounts: &Accounts<'t>,
         bundles: &[Bundle],
@@ -192,7 +191,7 @@ impl<'t> Going<'t> {
         Some(going)
     }
 
-    /// What the bundle still has.
+    /// Amounts that the bundle still has.
     fn amounts(&self, bundle: &Bundle) -> Vec<u64> {
         let mut sum = vec![0; bundle.members.first().map_or(0, |(_, row)| row.len())];
         let there = bundle.members.iter();

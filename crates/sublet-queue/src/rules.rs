@@ -1,5 +1,5 @@
-//! What a site can set: how many start at once, when it keeps room for whom, and two rules of its
-//! own, one that keeps a group waiting and one that orders the groups of a quota.
+//! Settings of a site: how many groups start at once, when room is kept for a group, and two rules
+//! of its own, one that keeps a group waiting and one that orders the groups of a quota.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::{Group, MinScaling, QueueReason};
 
 /// May a group be tried now? Asked for every group that waits.
 pub trait GroupFilter: Send + Sync {
-    /// Says no by a reason, which is shown to the group's owner.
+    /// Refuses a group with a reason, which is shown to the group's owner.
     ///
     /// # Errors
-    /// Why it is not tried.
+    /// The reason why it is not tried.
     fn check(&self, group: &Group, now: Time) -> Result<(), QueueReason>;
 }
 
-/// Who goes first within a quota.
+/// Order of groups within a quota.
 pub trait GroupScore: Send + Sync {
-    /// The higher goes first; of equal ones who waits longest.
+    /// The higher score goes first; among equal ones the group that waits longest.
     fn score(&self, group: &Group, now: Time) -> i64;
 }
 
@@ -32,7 +32,7 @@ impl GroupScore for ByPriority {
     }
 }
 
-/// The queue's own filter: who failed before waits a while.
+/// The queue's own filter: a group that failed before waits a while.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BackOff;
 
@@ -45,19 +45,19 @@ impl GroupFilter for BackOff {
     }
 }
 
-/// What a site can set.
+/// Settings of a site.
 #[derive(Clone)]
 pub struct QueueRules {
-    /// So many groups start in one tick at most; the next goes on. One for which others have to go
+    /// Most groups that start in one tick; the next tick goes on. A group that needs evictions
     /// counts as 125, because it is as much work.
     pub most_starts: usize,
-    /// When a group has waited so long, in milliseconds, room is kept for it.
+    /// Waiting time in milliseconds after which room is kept for a group.
     pub reservation_after_ms: u64,
-    /// What becomes of minima that are together more than there is.
+    /// Treatment of minima that are together more than there is.
     pub scaling: MinScaling,
-    /// Who is not tried.
+    /// Filters that decide which groups are not tried.
     pub filters: Vec<Arc<dyn GroupFilter>>,
-    /// Who goes first within a quota.
+    /// Order of groups within a quota.
     pub score: Arc<dyn GroupScore>,
 }
 

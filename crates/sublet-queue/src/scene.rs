@@ -169,7 +169,7 @@ impl Scene {
         told.collect()
     }
 
-    /// Why a group waits, by the last plan of it.
+    /// Reason why a group waits, by the last plan of it.
     pub(crate) fn why(&mut self, name: &str, now: u64) -> String {
         let id = self.group(name).id.clone();
         let reasons = self
@@ -292,7 +292,7 @@ impl Scene {
         }
     }
 
-    /// What a group has: `role 0@n1 1@n2`.
+    /// Places of a group: `role 0@n1 1@n2`.
     pub(crate) fn places(&mut self, name: &str) -> String {
         let group = self.group(name);
         let members = group.members();

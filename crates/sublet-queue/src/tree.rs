@@ -1,12 +1,12 @@
-//! Quotas as trees, and what each is entitled to (Koordinator's *runtime* quota).
+//! Quotas as trees, and the entitlement of each (Koordinator's *runtime* quota).
 //!
 //! A cluster has a tree of its own, and may have more, each with a part of the cluster to divide.
 //! Nothing goes from one tree to another.
 //!
-//! Requests go up: a quota asks what its pods ask and what its children may have of what they ask.
-//! What there is goes down: each quota divides what it got among its children. Every resource is
-//! counted for itself. The entitlement depends on requests, never on what is used, so that evicting
-//! somebody changes nobody's entitlement.
+//! Requests go up: a quota asks for the requests of its pods, and for its children's requests as far as
+//! their limits allow. Amounts go down: each quota divides its amount among its children. Every resource
+//! is counted for itself. The entitlement depends on requests, never on use, so an eviction changes the
+//! entitlement of no quota.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::divide::{Wish, divide};
 /// Amounts by the name of the resource: CPU in thousandths of a core, all else in its base unit.
 pub type Amounts = BTreeMap<Arc<str>, u64>;
 
-/// What there is to divide, by the name of the tree. A tree that is not in here has nothing.
+/// Amounts to divide, by the name of the tree. A tree that is not in here has nothing.
 pub type TreeTotals = BTreeMap<Arc<str>, Amounts>;
 
 /// A quota, as somebody has set it.
@@ -30,13 +30,13 @@ pub struct Quota {
     pub parent: Option<Arc<str>>,
     /// Others may have what it does not ask for.
     pub lends: bool,
-    /// What it has if it asks for it.
+    /// The amount that it gets if it asks for it.
     pub min: Amounts,
-    /// The most it may have. What is not in here is not limited.
+    /// The most it may have. A resource that is not in here is not limited.
     pub max: Amounts,
     /// Its part of what is left over; by its limit where nothing is said.
     pub weight: Option<Amounts>,
-    /// What it keeps of its minimum where the minima do not fit.
+    /// The part of its minimum that it keeps if the minima do not fit.
     pub guarantee: Amounts,
 }
 
@@ -46,7 +46,7 @@ impl Quota {
     }
 }
 
-/// What becomes of minima that are together more than there is.
+/// Treatment of minima that are together more than there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MinScaling {
     /// They shrink in proportion. Only then is no more promised than there is.
@@ -56,16 +56,16 @@ pub enum MinScaling {
     Off,
 }
 
-/// What a quota asks and gets of one resource.
+/// Request and entitlement of a quota for one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entitlement {
-    /// What it asks: for its pods, its children, and for its minimum if it lends nothing.
+    /// Amount that it asks: for its pods, its children, and for its minimum if it lends nothing.
     pub request: u64,
-    /// What it may use now.
+    /// Amount that it may use now.
     pub runtime: u64,
 }
 
-/// Why quotas are no tree.
+/// Reason why quotas are no tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     /// Two quotas have one name.
@@ -74,7 +74,7 @@ pub enum TreeError {
     /// The quota above is not there.
     #[error("quota {quota} has the parent {parent}, which is not there")]
     NoParent {
-        /// Whose parent.
+        /// The child.
         quota: Arc<str>,
         /// The name that nobody has.
         parent: Arc<str>,
@@ -82,7 +82,7 @@ pub enum TreeError {
     /// The quota above it is of another tree.
     #[error("quota {quota} is not of the tree of its parent {parent}")]
     OtherTree {
-        /// Whose parent.
+        /// The child.
         quota: Arc<str>,
         /// The parent.
         parent: Arc<str>,
@@ -92,19 +92,20 @@ pub enum TreeError {
     Circle(Arc<str>),
 }
 
-/// What a tree does not keep that its operator surely wants. It is computed nevertheless.
+/// Promise of a tree that cannot be kept, surely against its operator's will. The tree is computed
+/// nevertheless.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaProblem {
     /// More is promised than may be had.
     #[error("quota {quota}: min of {resource} is {min}, above its max of {max}")]
     MinAboveMax {
-        /// Which quota.
+        /// The quota.
         quota: Arc<str>,
-        /// Which resource.
+        /// The resource.
         resource: Arc<str>,
-        /// What is promised.
+        /// Amount that is promised.
         min: u64,
-        /// What may be had.
+        /// The most that the quota may have.
         max: u64,
     },
     /// Children are promised more than their parent is.
@@ -114,11 +115,11 @@ pub enum QuotaProblem {
     ChildrenAboveMin {
         /// The parent.
         quota: Arc<str>,
-        /// Which resource.
+        /// The resource.
         resource: Arc<str>,
-        /// What the parent is promised.
+        /// Amount that the parent is promised.
         min: u64,
-        /// What its children are promised.
+        /// Amount that its children are promised.
         of_children: u64,
     },
 }
@@ -128,12 +129,12 @@ pub enum QuotaProblem {
 pub struct QuotaTree {
     /// By name.
     quotas: Vec<Quota>,
-    /// Those that have no quota above them, by their tree.
+    /// Quotas without a quota above them, by their tree.
     trees: BTreeMap<Arc<str>, Vec<usize>>,
     parents: Vec<Option<usize>>,
     /// By quota, the quotas below it, by name.
     children: Vec<Vec<usize>>,
-    /// Those that have no quota above them.
+    /// Quotas without a quota above them.
     tops: Vec<usize>,
     /// Each parent before its children, siblings by name.
     order: Vec<usize>,
@@ -247,8 +248,8 @@ impl QuotaTree {
         path.map(|at| &self.quotas[at])
     }
 
-    /// What everybody asks and gets of one resource, by name: of those quotas that the resource
-    /// concerns. `asked`: what the pods of a quota ask together.
+    /// Request and entitlement of each quota that the resource concerns, by name. `asked`: the
+    /// requests of a quota's pods together.
     #[must_use]
     pub fn entitlements(
         &self,
@@ -302,7 +303,7 @@ impl QuotaTree {
         all.map(|at| counts[at].then(|| entitlement(at))).collect()
     }
 
-    /// What is promised and cannot be kept.
+    /// Lists promises that cannot be kept.
     #[must_use]
     pub fn problems(&self) -> Vec<QuotaProblem> {
         let mut problems = Vec::new();
@@ -336,7 +337,7 @@ impl QuotaTree {
         problems
     }
 
-    /// Which quotas the resource concerns: those that name it, and all above them.
+    /// Marks the quotas that the resource concerns: those that name it, and all above them.
     fn counting(&self, resource: &str) -> Vec<bool> {
         let mut counts: Vec<bool> = self.quotas.iter().map(|q| q.is_about(resource)).collect();
         for &at in self.order.iter().rev() {
@@ -387,7 +388,7 @@ impl QuotaTree {
     }
 }
 
-/// Each parent before its children, whole branches together. Who is in a circle, or below one, is
+/// Each parent before its children, whole branches together. Quotas in a circle, or below one, are
 /// left out.
 fn parents_first(tops: &[usize], children: &[Vec<usize>]) -> Vec<usize> {
     let mut waiting: Vec<usize> = tops.iter().rev().copied().collect();

@@ -1,4 +1,5 @@
-//! Who uses what and asks what, what each quota is entitled to, and who may be tried.
+//! Counts the use and the requests of each group and the entitlement of each quota, and lists the
+//! groups that may be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -57,7 +58,7 @@ impl Tick<'_> {
         self.leave_out(&mut requests, counted);
     }
 
-    /// Why nothing is asked for the members of the group that wait.
+    /// Reason why nothing is asked for the waiting members of the group.
     fn cannot_ask(&self, at: usize, charge: Charge) -> Option<QueueReason> {
         let group = &self.groups[at];
         let need: u64 = firm(group).map(|(_, count)| count).sum();
@@ -75,8 +76,8 @@ impl Tick<'_> {
         waits(group).err()
     }
 
-    /// Who asks more than its quota is entitled to has no part in what is divided: it could not use
-    /// it. The youngest is left out first, and then the rest may have enough.
+    /// Leaves groups out of the division that ask more than their quota is entitled to: they could
+    /// not use their part. The youngest is left out first, and then the rest may have enough.
     fn leave_out(&mut self, requests: &mut [u64], counted: Vec<usize>) {
         let groups = self.groups;
         let by_age = |&one: &usize, &other: &usize| {
@@ -114,8 +115,8 @@ impl Tick<'_> {
         }
     }
 
-    /// Those of these groups that ask more than their quotas are entitled to, by quota and by the least
-    /// that they ask.
+    /// Those of these groups that ask more than their quotas are entitled to, by quota and by their
+    /// least request.
     fn beyond(&self, groups: Vec<usize>) -> BTreeMap<(usize, Vec<u64>), Vec<usize>> {
         let mut beyond: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         let mut row = vec![0; self.memo.dimensions().len()];
@@ -148,7 +149,7 @@ impl Tick<'_> {
         row
     }
 
-    /// What so many members of each role ask together, by dimension.
+    /// Sums up the requests of so many members of each role, by dimension.
     fn sum<'r>(&self, roles: impl Iterator<Item = (&'r GangRole, u64)>, row: &mut [u64]) {
         row.fill(0);
         for (role, count) in roles.filter(|(_, count)| *count > 0) {
@@ -185,7 +186,8 @@ impl Tick<'_> {
         all.into_iter().map(|line| self.line(line)).collect()
     }
 
-    /// What those of a group that start together ask, which those that look like it ask too.
+    /// Requests of the members of a group that start together, which are the same for groups that
+    /// look alike.
     fn asks(&self, at: usize, known: &mut BTreeMap<u32, Rc<[u64]>>) -> Rc<[u64]> {
         let asks = || {
             let wanted = together(&self.groups[at]).unwrap_or_default();

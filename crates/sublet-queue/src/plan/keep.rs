@@ -1,8 +1,8 @@
 //! Keeps room for one group that has waited long, so that its wait is bounded.
 //!
 //! For a group that has waited for `reservation_after_ms` and is the first such by score and age,
-//! the nodes are held on which there is least left to wait for. Nobody starts there who could
-//! still be there when the others have ended. What its quota has left is kept for it, too. There is
+//! the nodes are held on which there is least left to wait for. No group starts there that could
+//! still be there when the others have ended. The rest of its quota is kept for it, too. There is
 //! one such group at a time: no two wait for each other.
 
 use std::cmp::Reverse;
@@ -18,11 +18,11 @@ use crate::order::Lines;
 use crate::place::Ground;
 use crate::{Group, QueueHold, QueueReason};
 
-/// What is kept.
+/// Room that is kept.
 pub(super) struct Kept {
     group: usize,
     nodes: Vec<NodeIdx>,
-    /// When all who are on these nodes have ended, if they say so.
+    /// Time when all groups on these nodes have ended, if all of them have an end.
     pub(super) until: Option<Time>,
 }
 
@@ -167,7 +167,7 @@ impl Tick<'_> {
         busy
     }
 
-    /// Why somebody waits who leaves what is kept.
+    /// Reason of the wait for a group that must leave the kept room alone.
     pub(super) fn held_for(&self) -> Option<QueueReason> {
         let kept = self.kept.as_ref()?;
         Some(QueueReason::HeldFor {
@@ -184,7 +184,7 @@ struct Busy {
     uids: Vec<PodUid>,
 }
 
-/// When something ends. What does not say it ends after all that do.
+/// Time when something ends. Something without such a time ends after all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct End(Option<Time>);
 

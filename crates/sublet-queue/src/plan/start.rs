@@ -1,5 +1,5 @@
-//! Who starts: the first of each quota's line that its quotas and the nodes let start, with
-//! evictions where they are due.
+//! Starts groups: the first of each quota's line that its quotas and the nodes let start, with
+//! evictions if they are due.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::place::Ground;
 use crate::reclaim::{Bundle, Claimant, Going, Running, unguarded, victims};
 use crate::{Group, MOST_MEMBERS, QueueReason};
 
-/// How a group is tried: may it have what is kept for another?
+/// Says whether a group may have the room that is kept for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Leave {
     pub(super) ground: Ground,
@@ -33,18 +33,18 @@ impl Leave {
     };
 }
 
-/// What tells apart how groups of one quota fare: what they look like, their priority, whether they
-/// can be asked to leave, and what they have to leave.
+/// Key by which groups of one quota fare alike: their looks, their priority, whether they can be
+/// asked to leave, and the kept room that they must leave alone.
 type Fare = (u32, i32, bool, Leave);
 
-/// Why groups of one quota cannot start now: none that looks like one of them can.
+/// Reasons why groups of one quota cannot start now: no group that looks like one of them can.
 type Refused = BTreeMap<Fare, QueueReason>;
 
 /// A group for which others go is so many times as much work.
 const EVICTING: usize = 125;
 
 impl Tick<'_> {
-    /// Starts whoever can start, and returns who cannot.
+    /// Starts all groups that can start, and returns those that cannot.
     pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
         let mut failed = self.set_aside(lines);
         let mut refused = vec![Refused::default(); lines.len()];
@@ -98,7 +98,7 @@ impl Tick<'_> {
         failed
     }
 
-    /// How those fare that look like this one; none where none does.
+    /// The key of this group and all that fare alike; none if no group looks like it.
     fn fare(&self, waiting: &Waiting) -> Option<Fare> {
         let group = &self.groups[waiting.group];
         let preemptible = self.charges[waiting.group]?.preemptible;
@@ -137,7 +137,7 @@ impl Tick<'_> {
         aside
     }
 
-    /// Why its quotas refuse a group, if no eviction can help.
+    /// Reason why its quotas refuse a group, if no eviction can help.
     fn held_up(&self, waiting: &Waiting, somebody_is_over: bool) -> Option<QueueReason> {
         let group = &self.groups[waiting.group];
         let charge = self.charges[waiting.group]?;
@@ -156,9 +156,9 @@ impl Tick<'_> {
         Some(held_for.unwrap_or(reason))
     }
 
-    /// Takes those out that may be able to start now. Where somebody has gone, anybody may. Where
-    /// others have only started, who found no place may find one: places are not chosen so that
-    /// the rest fits best.
+    /// Takes those out that may be able to start now. After an eviction that may be any group. If
+    /// groups have only started, a group that found no place may find one: places are not chosen so
+    /// that the rest fits best.
     fn worth_trying(
         &self,
         failed: &mut Vec<(usize, Waiting)>,
@@ -173,7 +173,8 @@ impl Tick<'_> {
         again
     }
 
-    /// What a group has to leave of what is kept: nothing if it is gone by then, or goes when told.
+    /// Tells which kept room a group must leave alone: none if it has ended by then, or goes when
+    /// told.
     fn leave(&self, group: &Group) -> Leave {
         let until = self.kept.as_ref().and_then(|kept| kept.until);
         let ends = group.ends.zip(until);
@@ -316,8 +317,8 @@ impl Tick<'_> {
         Ok(())
     }
 
-    /// Starts members beyond the minima one by one, wherever there is room for them. Who finds none
-    /// is told why, as far as nothing is said of the group yet.
+    /// Starts members beyond the minima one by one, wherever there is room for them. A group whose
+    /// member finds no room gets the reason, as far as it has none yet.
     pub(super) fn start_surplus(&mut self, class: Class) {
         for (at, group) in self.groups.iter().enumerate() {
             let Some(charge) = self.charges[at].filter(|_| group.class == class) else {

@@ -16,7 +16,7 @@ use super::*;
 
 const NODES: u64 = 5;
 const GROUPS: u64 = 4;
-/// How long a plan's members have, in steps.
+/// Time that a plan's members have, in steps.
 const PATIENCE: u64 = 600;
 /// So many steps with faults, then quiet is waited for.
 const ROUND: u64 = 400;

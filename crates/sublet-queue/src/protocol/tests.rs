@@ -69,7 +69,7 @@ fn role_of(pod: &str) -> Arc<str> {
     Arc::from(if pod == "launcher" { "l" } else { "w" })
 }
 
-/// What is there beside the plan.
+/// Facts beside the plan.
 struct World {
     group: Group,
     pods: BTreeMap<PodUid, PodSight>,

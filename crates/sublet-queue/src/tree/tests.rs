@@ -10,7 +10,7 @@ fn amounts(amount: u64) -> Amounts {
     [(Arc::from(CPU), amount)].into()
 }
 
-/// What the cluster's own tree has.
+/// Amounts of the cluster's own tree.
 fn own(total: u64) -> TreeTotals {
     [(Arc::from(""), amounts(total))].into()
 }
@@ -200,7 +200,7 @@ fn each_tree_divides_what_it_has_itself() {
     assert_eq!(of(&[("a", 1), ("y", 9)]), [1, 0, 6, 6, 0]);
 }
 
-/// Trees of up to 12 quotas. Whose parent is at or after itself stands at the top.
+/// Trees of up to 12 quotas. A quota with a parent at or after itself stands at the top.
 fn any_tree() -> impl Strategy<Value = (QuotaTree, Vec<u64>, u64)> {
     let one = (0..12usize, 0..50u64, 0..200u64, 0..100u64, any::<bool>());
     let all = prop::collection::vec(one, 1..12);

@@ -93,7 +93,7 @@ fn any_world() -> impl Strategy<Value = Scene> {
     })
 }
 
-/// What guaranteed groups use, by quota and all above it; and what all use.
+/// Use of guaranteed groups, by quota and all above it; and use of all groups.
 fn used(scene: &Scene) -> BTreeMap<String, (u64, u64)> {
     let mut used: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for group in &scene.groups {
@@ -111,7 +111,7 @@ fn used(scene: &Scene) -> BTreeMap<String, (u64, u64)> {
     used
 }
 
-/// What each quota is entitled to, by those groups that are counted.
+/// Entitlement of each quota, by those groups that are counted.
 fn runtimes(scene: &Scene, reasons: &BTreeMap<String, QueueReason>) -> BTreeMap<String, u64> {
     let asks = |group: &Group| -> u64 {
         let count = |role: &GangRole| match reasons.get(group.id.object()) {
@@ -147,7 +147,7 @@ fn reasons(decisions: &[QueueDecision]) -> BTreeMap<String, QueueReason> {
     reasons.collect()
 }
 
-/// What is done, without what is said.
+/// The decisions that act, without those that only explain.
 fn acts(decisions: &[QueueDecision]) -> Vec<&QueueDecision> {
     let says = |one: &&QueueDecision| matches!(one, QueueDecision::Explain { .. });
     decisions.iter().filter(|one| !says(one)).collect()
@@ -236,8 +236,8 @@ proptest! {
         }
     }
 
-    /// Who starts is within its quotas then; nobody is ever beyond a max; a gang has its minimum or
-    /// nothing.
+    /// A group that starts is within its quotas then; no quota is ever beyond a max; a gang has its
+    /// minimum or nothing.
     #[test]
     fn no_quota_is_passed_and_no_gang_is_started_in_part(mut scene in any_world()) {
         for now in 10..20 {
@@ -289,7 +289,8 @@ proptest! {
         }
     }
 
-    /// Of groups that look alike not all are tried. Each fares as it would if nobody looked like it.
+    /// Only some of the groups that look alike are tried. Each fares as it would if no group looked
+    /// like it.
     #[test]
     fn who_looks_alike_fares_as_if_it_did_not(mut scene in any_world()) {
         for now in 10..14 {

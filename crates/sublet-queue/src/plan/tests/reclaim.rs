@@ -1,10 +1,11 @@
-//! Who is evicted for whom. The rows of Kueue's and KAI's own tests are here where their rule and
-//! ours say the same.
+//! Tests which members are evicted for a group. The rows of Kueue's and KAI's own tests are here if
+//! their rule and ours say the same.
 
 use crate::scene::Scene;
 
-/// Quotas `a`, `b` and `c` with a minimum of three each, on nine cards. `running`: `a3 b5` for three
-/// groups of one card in `a` and five in `b`. What happens when a group of so many cards comes.
+/// Quotas `a`, `b` and `c` with a minimum of three each, on nine cards. `running`: `a3 b5` for
+/// three groups of one card in `a` and five in `b`. Returns what happens when a group of so many
+/// cards comes.
 fn when(running: &str, comes: &str) -> String {
     let mut scene = Scene::new(1, 9, &["a - 3 9", "b - 3 9", "c - 3 9"]);
     for word in running.split_whitespace() {

@@ -1,4 +1,4 @@
-//! What the API server of the simulation has and what a leader makes of it.
+//! Objects of the simulation's API server, and a leader's view of them.
 
 use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
@@ -15,7 +15,7 @@ pub(super) struct Owner {
     pub(super) requeued_by: Option<Arc<str>>,
 }
 
-/// What the API server has.
+/// Objects of the API server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Objects {
     pub(super) plans: BTreeMap<Arc<str>, (u64, PlanState)>,
