@@ -35,7 +35,7 @@ pub struct GpuNode {
 }
 
 impl GpuNode {
-    /// Starts everything, with two cards of 16,276 MiB and more flags for the agent. Where this
+    /// Starts everything, with two cards of 16,276 MiB and more flags for the agent. If this
     /// machine cannot, prints why and returns `None`.
     ///
     /// # Errors
@@ -70,13 +70,13 @@ impl GpuNode {
         self.node.name()
     }
 
-    /// Where the agent keeps what containers mount.
+    /// Folder in which the agent keeps the files that containers mount.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.node.dir().join("sublet")
     }
 
-    /// Where containerd listens for plugins.
+    /// Socket on which containerd listens for plugins.
     #[must_use]
     pub fn nri_socket(&self) -> PathBuf {
         self.node.dir().join("nri.sock")
@@ -163,7 +163,7 @@ impl GpuNode {
         self.node.restart_containerd(self.world.cluster.binaries())
     }
 
-    /// What runc was told of a container that runs.
+    /// Reads runc's specification of a container that runs.
     ///
     /// # Errors
     /// The container does not run.
@@ -215,7 +215,7 @@ impl GpuNode {
         .with_context(|| self.world.cluster.log_tail(AGENT))
     }
 
-    /// How often this agent has registered a plugin with kubelet.
+    /// Number of times this agent has registered a plugin with kubelet.
     fn registrations(&self) -> Result<u64> {
         let page = self.metrics()?;
         let lines = page
@@ -226,7 +226,7 @@ impl GpuNode {
             .sum()
     }
 
-    /// How much of a resource the node offers to pods; 0 if it has none.
+    /// Amount of a resource that the node offers to pods; 0 if it has none.
     ///
     /// # Errors
     /// The node cannot be read.

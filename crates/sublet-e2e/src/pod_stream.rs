@@ -17,12 +17,12 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use sublet_client::connect;
 
-/// Where they are.
+/// Namespace of the pods.
 const STREAM: &str = "stream";
 
-/// How often those that are bound are deleted.
+/// Interval at which bound pods are deleted.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How long the last of them may wait for a node.
+/// Longest time that the last pods may wait for a node.
 const LAST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Makes pods until it is stopped.

@@ -28,15 +28,15 @@ pub struct Seen {
     pub bound: BTreeSet<String>,
     /// Pods that failed.
     pub failed: BTreeSet<String>,
-    /// What became of pods, in that order, by namespace and name; each once for each pod.
+    /// Events of pods, in their order, by namespace and name; each once for each pod.
     pub log: Vec<(String, Happened)>,
-    /// How often a new list was necessary.
+    /// Number of times a new list was necessary.
     pub lists: usize,
-    /// What broke these rules, one line for each case.
+    /// Violations of these rules, one line for each case.
     pub broken: Vec<String>,
 }
 
-/// What became of a pod.
+/// An event of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happened {
     /// It got a node.
@@ -54,7 +54,7 @@ struct Cluster {
     /// Node and allocation of each pod when it was first seen bound: they must never change.
     first: BTreeMap<String, (String, String)>,
     seen: Seen,
-    /// What stands in the log, by UID.
+    /// Entries of the log, by UID.
     logged: BTreeSet<(String, Happened)>,
     listing: bool,
 }

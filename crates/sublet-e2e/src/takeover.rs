@@ -9,7 +9,7 @@ use sublet_testbed::{Signal, http_get};
 
 use crate::world::{World, eventually};
 
-/// What is done to the pod whose extender leads.
+/// Attack on the pod of the leading extender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blow {
     /// SIGKILL to all of its processes.
@@ -38,9 +38,9 @@ pub struct Struck<'a> {
     blow: Blow,
     begun: Instant,
     pods: &'a [SchedulerPod],
-    /// Whom it hit.
+    /// The pod that it hit.
     pub leader: &'a SchedulerPod,
-    /// What the others had bound before.
+    /// Number of pods that the others had bound before.
     before: u64,
 }
 
@@ -140,7 +140,7 @@ fn leading<'a>(world: &World, pods: &'a [SchedulerPod]) -> Result<&'a SchedulerP
     pod.with_context(|| format!("`{holder}` holds the Lease"))
 }
 
-/// How many pods all extenders but this one have bound.
+/// Number of pods that all extenders but this one have bound.
 fn bound_by_others(pods: &[SchedulerPod], leader: &SchedulerPod) -> Result<u64> {
     let others = pods.iter().filter(|pod| pod.calls != leader.calls);
     others.map(n_bound).sum()

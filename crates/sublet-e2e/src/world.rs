@@ -19,7 +19,7 @@ use sublet_testbed::{
     Binaries, Cluster, ClusterOptions, Helm, KOORDINATOR, chart_folder, deployed, http_get,
 };
 
-/// Where a pod is.
+/// Place of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
     /// The node.
@@ -253,7 +253,7 @@ impl World {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Where a pod is, once it is bound.
+    /// Returns the place of a pod, once it is bound.
     ///
     /// # Errors
     /// It is not bound; the error has the message of its condition.

@@ -108,7 +108,7 @@ pub fn small_pod_spec() -> serde_json::Value {
     })
 }
 
-/// What a pod asks for, and where it may go.
+/// Requests of a pod, and the nodes that it accepts.
 #[derive(Debug, Clone, Default)]
 pub struct Pod<'a> {
     /// Its name, or its Deployment's.

@@ -19,7 +19,7 @@ pub struct Programs {
     names: BTreeSet<String>,
 }
 
-/// What the caller expects from a library.
+/// Behaviour that the caller expects from a library.
 #[derive(Debug, Clone, Copy)]
 pub enum Expect<'a> {
     /// Every call arrives, and the library must not read what pointers point to.

@@ -194,8 +194,8 @@ impl Machine {
         command
     }
 
-    /// The same, of a program that is told this by a variable of ours (`NAME=value`). Where root's
-    /// file of settings goes before all variables, as on a machine with a driver, it is taken away.
+    /// The same for a program with a setting in a variable of ours (`NAME=value`). If root's file
+    /// of settings goes before all variables, as on a machine with a driver, it is taken away.
     #[must_use]
     pub fn run_told(&self, flags: &str, variable: &str) -> Command {
         let mut command = self.run(flags);

@@ -18,7 +18,7 @@ static QUEUEING: Mutex<Option<World>> = Mutex::new(None);
 /// The names by which users of Koordinator and of scheduler-plugins ask for those schedulers.
 const PEERS_SCHEDULERS: [&str; 2] = ["koord-scheduler", "scheduler-plugins-scheduler"];
 
-/// What extender and controller are told where jobs queue.
+/// Flags of extender and controller if jobs queue.
 fn queue_flags() -> Vec<String> {
     let names = ["sublet-scheduler"].into_iter().chain(PEERS_SCHEDULERS);
     let names = names.map(|name| format!("--scheduler-name={name}"));
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// The same with the queue: its extender, and its controller with the webhooks. They are not
-    /// restarted. Where there is helm, the kube-scheduler answers to the names of
+    /// restarted. If there is helm, the kube-scheduler answers to the names of
     /// the peers' schedulers too.
     ///
     /// # Errors

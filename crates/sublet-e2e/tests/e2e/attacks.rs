@@ -1,6 +1,6 @@
-//! What a program may try against the arbiter and its pages, in a job and outside, as the same
-//! user and as another: none of it changes a limit, and the arbiter serves on. What root outside
-//! of a container can do is out of scope.
+//! Attacks of a program on the arbiter and its pages, in a job and outside, as the same user and as
+//! another: none of them changes a limit, and the arbiter serves on. Attacks by root outside of a
+//! container are out of scope.
 
 mod books;
 
@@ -24,7 +24,7 @@ fn end(command: &mut Command) -> Result<Ended> {
     Running::start(command)?.end()
 }
 
-/// What the program `attack` printed: each try and what came of it.
+/// Output of the program `attack`: each try and its outcome.
 fn tries(ended: &Ended) -> Result<BTreeMap<String, String>> {
     ensure!(ended.code == Some(0), "{ended:?}");
     let pairs = ended.lines.iter().filter_map(|line| line.split_once(' '));

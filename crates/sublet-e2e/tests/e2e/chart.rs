@@ -28,8 +28,8 @@ pub(crate) fn helm() -> Option<Helm> {
     helm
 }
 
-/// What kubectl's users apply is the chart with its default values. The namespace is a file of its
-/// own: `helm install --create-namespace` makes it for users of helm.
+/// The manifests for users of kubectl are the chart with its default values. The namespace is a
+/// file of its own: `helm install --create-namespace` makes it for users of helm.
 #[test]
 fn the_manifests_are_the_chart_with_its_default_values() -> Result<()> {
     let Some(helm) = helm() else {

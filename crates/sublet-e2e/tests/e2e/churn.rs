@@ -21,8 +21,8 @@ use sublet_testbed::{PodForm, Signal};
 const NODES: u32 = 20;
 /// Pods made at least.
 const PODS: u32 = 200;
-/// What a pod asks, in MiB: everything still fits when it is spread badly, since each node
-/// has a card for the largest.
+/// Requests of the pods, in MiB: everything still fits when it is spread badly, since each node has
+/// a card for the largest.
 const SIZES: [u64; 6] = [512, 1024, 2048, 4069, 8138, 16_276];
 
 struct Churn {
@@ -177,7 +177,7 @@ impl Churn {
         })
     }
 
-    /// Deletes pods on cards that are gone. Where a node was replaced by one with fewer cards, a
+    /// Deletes pods on cards that are gone. If a node was replaced by one with fewer cards, a
     /// Binding that was decided before the drain may have come after it.
     fn delete_strays(&mut self) -> Result<()> {
         let pods = self.world.get(&["pods"])?;
@@ -198,7 +198,7 @@ impl Churn {
         self.kubectl_pods("delete", &strays)
     }
 
-    /// What the extender counts is what the pods ask, to the MiB.
+    /// Waits until the extender's count equals the pods' requests, to the MiB.
     fn until_nothing_leaks(&self) -> Result<()> {
         eventually(|| {
             let page: serde_json::Value =

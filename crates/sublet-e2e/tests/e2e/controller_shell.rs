@@ -261,7 +261,7 @@ fn until_said(cluster: &Cluster, name: &str, text: &str, by: &str) -> Result<()>
     })
 }
 
-/// How many writes of toys and ConfigMaps a replica has sent that arrived.
+/// Number of writes of toys and ConfigMaps that a replica has sent and that arrived.
 fn writes(cluster: &Cluster, me: &str) -> Result<usize> {
     let requests = audit::requests(cluster)?;
     let own = requests.iter().filter(|request| {

@@ -40,7 +40,7 @@ fn plain(name: &str, memory: u32) -> String {
         .replace("  schedulerName: sublet-scheduler\n", "")
 }
 
-/// What kubectl is warned of when these objects are created; nothing is kept of them.
+/// The warning that kubectl shows when these objects are created; nothing is kept of them.
 fn warning(world: &World, yaml: &str) -> Option<String> {
     let args = [
         "apply",

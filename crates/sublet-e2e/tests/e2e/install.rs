@@ -102,7 +102,7 @@ impl Site {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Of the objects that the manifests name, those that are there: `kind name revision`.
+    /// Objects of the manifests that are there: `kind name revision`.
     fn objects(&self) -> Result<Vec<String>> {
         let manifests = self.sublet(&["install", "--dry-run", "client"])?;
         let args = ["get", "-f", "-", "--ignore-not-found", "-o", "json"];
@@ -293,7 +293,7 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
     })
 }
 
-/// What is said before anything is done, to whom may do it and to whom may not.
+/// Checks the messages before anything is done, for a user who may install and one who may not.
 fn looked_at_first(site: &Site) -> Result<()> {
     let text = site.sublet(&["install", "--preflight"])?;
     for line in [

@@ -1,7 +1,7 @@
 //! Every function of the driver is reached through the interposer with its arguments and its
 //! result unchanged, and none is missing.
 //!
-//! What a function is, NVIDIA's headers say, in C. `cargo xtask test` fetches them.
+//! NVIDIA's headers declare the functions, in C. `cargo xtask test` fetches them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -116,8 +116,8 @@ fn every_function_of_libcuda_arrives_for_a_tenant() -> Result<()> {
     arrives_for_a_tenant(&CUDA, &CUDA_ANSWERED, &[])
 }
 
-/// What a tenant is answered from its own account: which cards there are, which processes, and
-/// what was measured of those. The last one has no types that could be looked through.
+/// Functions that a tenant gets answered from its own account: its cards, its processes, and the
+/// measurements of those. The last one has no types that could be looked through.
 const NVML_ANSWERED: [&str; 29] = [
     "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetHandleByIndex_v2",
@@ -150,7 +150,7 @@ const NVML_ANSWERED: [&str; 29] = [
     "nvmlInternalGetExportTable",
 ];
 
-/// What changes a card for others too, and the limits that the kernel keeps of others.
+/// Functions that change a card for others too, and the limits that the kernel keeps of others.
 const NVML_DENIED: [&str; 82] = [
     "nvmlComputeInstanceDestroy",
     "nvmlDeviceClearAccountingPids",
@@ -241,8 +241,8 @@ fn every_function_of_libnvidia_ml_arrives_for_a_tenant() -> Result<()> {
     arrives_for_a_tenant(&NVML, &NVML_ANSWERED, &NVML_DENIED)
 }
 
-/// What headers of all pinned packages declare is there; the interposer, which claims to be the
-/// driver, exports nothing else under its prefix.
+/// Every function that the headers of all pinned packages declare is there; the interposer, which
+/// claims to be the driver, exports nothing else under its prefix.
 #[test]
 fn interposer_and_fake_machine_export_what_the_headers_declare() -> Result<()> {
     for library in [&CUDA, &NVML] {

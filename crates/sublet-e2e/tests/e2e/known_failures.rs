@@ -1,5 +1,5 @@
-//! What users of other GPU sharing systems have run into, as tests of this one: each name begins
-//! with the row of the table of failures that this suite was made of.
+//! Failures that users of other GPU sharing systems have run into, as tests of this one: each name
+//! begins with the row of the table of failures that this suite was made of.
 //!
 //! | row | what failed | tests |
 //! |---|---|---|
@@ -16,8 +16,8 @@
 //! | 11 | new ways to the driver escape; the image's libc is too old | `escapes` |
 //! | 12 | shared memory that cannot be shared; NVML that fails | `neighbours` |
 //!
-//! They are real processes with the interposer, the arbiter and the fake driver. What is cited is
-//! the report in the other project, as `HAMi-core#52`.
+//! They are real processes with the interposer, the arbiter and the fake driver. A citation such as
+//! `HAMi-core#52` is the report in the other project.
 
 mod collectives;
 mod escapes;
@@ -38,7 +38,7 @@ const EXACT: &str = "1x16GiB,context=0MiB";
 /// The same with two cards.
 const TWO: &str = "2x16GiB,context=0MiB";
 
-/// How a program comes to a context on its first card.
+/// Calls by which a program comes to a context on its first card.
 const START: &str = "
     cuInit 0
     cuDevicePrimaryCtxRetain &ctx 0

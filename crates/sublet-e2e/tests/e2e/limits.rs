@@ -21,7 +21,7 @@ use sublet_e2e::one_machine::{Ended, Machine, Running, mib, number, pid_of, unti
 /// Contexts that cost nothing, so that every byte on a card is one that a program asked for.
 const EXACT: &str = "1x16GiB,context=0MiB";
 
-/// What a context costs where the description does not say.
+/// Cost of a context if the description does not set it.
 const CONTEXT: u64 = mib(480);
 
 /// Every way to get memory of a card, and the size of its blocks in MiB. Managed memory has to be
@@ -107,7 +107,7 @@ fn every_path_stops_at_the_limit() -> Result<()> {
     Ok(())
 }
 
-/// What a context costs is known before the first job of a machine, and is part of its limit.
+/// The cost of a context is known before the first job of a machine, and is part of its limit.
 #[test]
 fn contexts_are_charged_before_they_are_made() -> Result<()> {
     let Some(machine) = Machine::new("1x16GiB")? else {
@@ -337,8 +337,8 @@ fn no_reservation_against_the_old_limit_succeeds() -> Result<()> {
     Ok(())
 }
 
-/// A process that only ever takes. What it has when `sublet limit` returns is at most the old
-/// limit, and no block comes after that.
+/// A process that only ever takes. Its memory when `sublet limit` returns is at most the old limit,
+/// and no block comes after that.
 #[test]
 fn a_process_that_only_takes_is_stopped_by_a_lowered_limit() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

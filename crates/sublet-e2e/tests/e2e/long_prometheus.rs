@@ -23,7 +23,7 @@ fn prometheus() -> Option<Prometheus> {
     found
 }
 
-/// What its API answers.
+/// Answer of its API.
 fn ask(port: u16, path: &str) -> Result<Value> {
     let (status, body) = http_get(port, path)?;
     ensure!(status == 200, "{path} answers {status}: {body}");

@@ -1,5 +1,5 @@
-//! What our agent says of its node in the words of others, on the real API server: for whom it says
-//! it, and when it keeps silent.
+//! Reports of our agent about its node in the words of others, on the real API server: the readers for
+//! which it writes them, and the cases in which it keeps silent.
 //!
 //! The node is on paper (KWOK); the agent is real, and finds no kubelet there.
 
@@ -99,7 +99,7 @@ impl PaperNode {
         })
     }
 
-    /// How often the agent has said this in its log.
+    /// Number of times the agent has said this in its log.
     fn said(&self, words: &str) -> Result<usize> {
         let log = self.world.cluster.log(deployed::AGENT);
         let log = fs::read_to_string(log).context("the agent's log")?;

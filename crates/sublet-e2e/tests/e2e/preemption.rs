@@ -1,5 +1,5 @@
 //! The controller's own preemption on a real control plane: the sum is free and no card is, so the
-//! stock scheduler evicts nobody. What it does itself is in `scheduling`.
+//! stock scheduler evicts no pod. The stock scheduler's own evictions are in `scheduling`.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ fn placed(world: &World, app: &str) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
-/// Who was evicted, and by whom.
+/// The pods that were evicted, and the accounts that did it.
 fn evicted(world: &World) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for request in audit::requests(&world.cluster)? {

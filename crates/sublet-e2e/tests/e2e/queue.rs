@@ -1,5 +1,5 @@
 //! Jobs that queue, on a real control plane: pods start together or not at all, quotas are lent and
-//! taken back, and who waits is told why. What happened is read from the API server's watch.
+//! taken back, and a job that waits is told why. The events are read from the API server's watch.
 
 mod deleted;
 mod native;
@@ -38,7 +38,8 @@ fn record(world: &World) -> Result<Recorder> {
     Recorder::start(&world.cluster.kubeconfig("admin")?)
 }
 
-/// How many pods of each gang have a node and have not ended, by the beginning of their names.
+/// Number of pods of each gang that have a node and have not ended, by the beginning of their
+/// names.
 fn running(world: &World) -> Result<BTreeMap<String, usize>> {
     let list = world.get(&["pods", "-A"])?;
     let mut running = BTreeMap::new();
@@ -231,7 +232,8 @@ fn what_can_never_start_says_why_within_a_second() -> Result<()> {
     Ok(())
 }
 
-/// What one team does not use the other borrows, until its owner asks. Then whole gangs go, each once.
+/// One team borrows the part that the other does not use, until its owner asks. Then whole gangs
+/// go, each once.
 #[test]
 fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {

@@ -20,8 +20,8 @@ fn pod(name: &str, cards: u32, memory_mib: u32) -> String {
     .yaml()
 }
 
-/// Memory counts for each card. Of pods that come together only those are bound that the quota
-/// allows together, and the next one when another has gone.
+/// Memory counts for each card. If pods come together, only as many are bound as the quota allows
+/// together, and the next one when another has gone.
 #[test]
 fn a_namespace_has_no_more_gpu_memory_than_its_quota() -> Result<()> {
     let Some(world) = World::lease()? else {

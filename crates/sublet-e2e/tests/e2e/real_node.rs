@@ -29,7 +29,7 @@ struct Share {
     memory: u64,
 }
 
-/// What the pod's annotation says that a container got, one card only.
+/// A container's share by the pod's annotation, one card only.
 fn share_of(pod: &Value, container: &str) -> Result<Share> {
     let text = pod["metadata"]["annotations"]["sublet.dev/allocation"].as_str();
     let text = text.with_context(|| format!("no allocation: {}", pod["metadata"]))?;
@@ -47,8 +47,8 @@ fn share_of(pod: &Value, container: &str) -> Result<Share> {
     })
 }
 
-/// What a container finds inside is what its own pod's annotations say, and kubelet's books agree
-/// about the amount.
+/// Checks that a container finds inside what its own pod's annotations say, and that kubelet's
+/// books agree about the amount.
 fn check_inside(
     node: &GpuNode,
     pod: &Value,
@@ -79,8 +79,8 @@ fn check_inside(
     Ok(share)
 }
 
-/// Waits until the pod says that it has its devices. Where the runtime says whose a container is, the
-/// agent writes this after its answer, and nobody waits for it.
+/// Waits until the pod says that it has its devices. If the runtime names the container, the agent
+/// writes this after its answer, and nobody waits for it.
 fn until_marked(node: &GpuNode, pod: &Value) -> Result<()> {
     let name = pod["metadata"]["name"].as_str().context("no name")?;
     eventually(|| {

@@ -9,7 +9,7 @@ use crate::real_node_isolation::{also, pod_with, stage};
 const CARD: u64 = 16_276;
 const MIB: u64 = 1 << 20;
 
-/// What each pod's own program does: it takes a little, and waits.
+/// Program of each pod: it takes a little, and waits.
 const HOLD: &str = "/lib64/sublet-workload alloc --size 10MiB --count 5 --check --hold 100000";
 
 /// The one card's number and the memory that the pod's annotation says its container got.

@@ -39,7 +39,7 @@ struct Site {
     ports: Vec<u16>,
 }
 
-/// Where the agent looks for descriptions of devices that others have made; kubelet makes the folder.
+/// Folder in which the agent looks for others' descriptions of devices; kubelet makes the folder.
 const FIXED_CDI: &str = "/etc/cdi";
 
 impl Drop for Site {
@@ -50,7 +50,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// Where this machine cannot, prints why and returns `None`.
+    /// Starts the site. If this machine cannot, prints why and returns `None`.
     fn start() -> Result<Option<Site>> {
         let (Some(binaries), Some(helm)) = (binaries()?, helm()) else {
             return Ok(None);
@@ -98,7 +98,7 @@ impl Site {
         }))
     }
 
-    /// What a user would write into a file of values for such a cluster.
+    /// File of values that a user would write for such a cluster.
     fn values(&self) -> Result<PathBuf> {
         let server = self.cluster.server();
         let (host, port) = server
@@ -160,7 +160,7 @@ impl Site {
         said.with_context(|| self.pods().unwrap_or_default())
     }
 
-    /// What is the matter with our pods, for the error of a test.
+    /// State of our pods, for the error of a test.
     fn pods(&self) -> Result<String> {
         let args = ["--namespace", NAMESPACE];
         let pods = [&["get", "pods", "--output", "wide"][..], &args].concat();
@@ -321,7 +321,7 @@ impl Site {
         Ok(())
     }
 
-    /// What is in the Secrets that our processes fill.
+    /// Contents of the Secrets that our processes fill.
     fn certificates(&self) -> Result<Vec<Value>> {
         let names = [
             "sublet-extender-certificates",

@@ -24,10 +24,10 @@ const COMPUTE: &str = "aliyun.com/gpu-core.percentage";
 const CARD: u64 = 16_276;
 const MIB: u64 = 1 << 20;
 
-/// What the first context of a process takes on a fake card (`sublet_fakegpu::spec`).
+/// Memory of the first context of a process on a fake card (`sublet_fakegpu::spec`).
 const CONTEXT: u64 = 480;
 
-/// What the holding program of each pod takes beside its context: little, because the arbiter
+/// Memory that each pod's holding program takes beside its context: little, because the arbiter
 /// learns what a context costs from processes that have little else (`sublet_share::reading`).
 const HELD: u64 = 50;
 
@@ -189,7 +189,7 @@ fn line_in(said: &str) -> Result<Value> {
     Ok(serde_json::from_str(line.context(said.to_owned())?)?)
 }
 
-/// What the agent's metrics say of a pod.
+/// Value that the agent's metrics show of a pod.
 fn shown<T>(node: &GpuNode, metric: &str, pod: &str) -> Result<Option<T>>
 where
     T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
@@ -330,8 +330,8 @@ fn gone_with_its_pod(node: &GpuNode, stage: &Path) -> Result<()> {
 /// Two pods that want all of a card, and what each of them is promised.
 const SHARES: [(&str, u32); 2] = [("low", 25), ("high", 75)];
 
-/// Pods get the share of their card's time that they ask for. What they got is counted by their
-/// own programs, from their own kernels, tenth by tenth of a second.
+/// Pods get the share of their card's time that they ask for. Their own programs count the share,
+/// from their own kernels, tenth by tenth of a second.
 fn shares_of_one_card(node: &GpuNode, stage: &Path) -> Result<()> {
     const SECONDS: u64 = 15;
     // Images are there and nodes are idle, so that both run by then as a rule.

@@ -1,7 +1,7 @@
 //! Several kinds of device from one agent on a real node: parts of GPUs, whole GPUs, and the device
-//! files of a folder, such as a site's network cards. What a container got is read from runc's own
-//! spec and from inside; that devices are clean before somebody else has them, from what kubelet and
-//! the API server say.
+//! files of a folder, such as a site's network cards. A container's devices are read from runc's
+//! own spec and from inside. Kubelet and the API server show that devices are clean before another
+//! pod has them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn make_cards(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What runc was told of the container of a pod that has one.
+/// Runc's specification of the container of a pod that has one.
 fn runc_spec(node: &GpuNode, pod: &Value) -> Result<Value> {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
     let id = id.and_then(|id| id.strip_prefix("containerd://"));
@@ -49,7 +49,7 @@ fn runc_spec(node: &GpuNode, pod: &Value) -> Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Why a card is sick, as the node's report and `sublet inspect` say: empty if all are well.
+/// Reason why a card is sick, as the node's report and `sublet inspect` say: empty if all are well.
 fn sick(node: &GpuNode) -> Result<String> {
     let object = node.world.get(&["node", &node.name()])?;
     let report = object["metadata"]["annotations"]["sublet.dev/inventory"].as_str();

@@ -29,7 +29,7 @@ fn container_of(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]["containerID"]
 }
 
-/// Whose container was not started anew.
+/// Number of pods with a container that was not started anew.
 fn stayed(before: &[Value], after: &[Value]) -> usize {
     let same = |one: &&Value| {
         let now = after.iter().find(|pod| name(pod) == name(one));

@@ -94,8 +94,8 @@ fn check_devices(node: &GpuNode, pod: &Value, card: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is found inside a container is what its own pod's annotation says, and kubelet's books and
-/// the agent's figures agree.
+/// Checks that a container finds inside what its own pod's annotation says, and that kubelet's
+/// books and the agent's figures agree.
 pub(crate) fn check(node: &GpuNode, object: &Value) -> Result<u64> {
     let pod = name(object);
     let annotations = &object["metadata"]["annotations"];
@@ -150,7 +150,7 @@ pub(crate) fn until_accounts_are(node: &GpuNode, pods: &[Value]) -> Result<()> {
     })
 }
 
-/// How many containers were served when kubelet could mean several pods.
+/// Number of containers that were served when kubelet could mean several pods.
 pub(crate) fn seats(node: &GpuNode) -> Result<usize> {
     let folders = fs::read_dir(node.state_dir().join("containers"))?;
     let names = folders.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -1,7 +1,7 @@
 //! The rights that `deploy/kubernetes/` gives are those that are used: no request of ours is
 //! refused, and a rule that no request used has no business in the manifests.
 //!
-//! What was asked is read from the API server's audit log, what is allowed from the API
+//! The requests are read from the API server's audit log, the rights from the API
 //! server's own objects. Built-in roles that ours are bound to are Kubernetes' business.
 
 use std::io::{Read, Write};

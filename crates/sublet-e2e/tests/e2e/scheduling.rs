@@ -1,5 +1,5 @@
-//! What the scheduler decides beyond the published examples: eviction, node modes, pods that
-//! look alike, an API server that goes away, and that `sublet plan` promises nothing else.
+//! Decisions of the scheduler beyond the published examples: eviction, node modes, pods that look
+//! alike, an API server that goes away, and that `sublet plan` promises nothing else.
 
 mod draw;
 mod promises;
@@ -57,7 +57,7 @@ fn place(world: &World, name: &str, class: &str, node: &str, memory: u32) -> Res
     world.until_placed(name)
 }
 
-/// How often the kube-scheduler has evicted somebody.
+/// Number of evictions by the kube-scheduler.
 fn evictions(world: &World) -> Result<usize> {
     let audit = std::fs::read_to_string(world.cluster.audit_log())?;
     let evicted = audit.lines().filter(|line| {

@@ -148,7 +148,7 @@ fn mounts_reach_a_program_without_any_preload() -> Result<()> {
     Ok(())
 }
 
-/// What `nvidia-smi` would show a job: its own limit, its own processes.
+/// A job's view in `nvidia-smi`: its own limit, its own processes.
 #[test]
 fn the_management_library_shows_the_job_s_part() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -184,8 +184,8 @@ fn uuids(devices: &Value) -> Result<Vec<String>> {
     Ok(uuids.into_iter().map(str::to_owned).collect())
 }
 
-/// What a program of a job sees through both libraries, told these words about order and choice;
-/// `LAST` chooses the last card of the job by its name.
+/// The cards that a program of a job sees through both libraries, with these variables for order
+/// and choice; `LAST` chooses the last card of the job by its name.
 fn seen(
     machine: &Machine,
     n_gpus: usize,
@@ -257,7 +257,7 @@ fn both_libraries_count_a_job_s_cards_alike() -> Result<()> {
     Ok(())
 }
 
-/// Where NVIDIA's runtime is: named, or beside the headers that `cargo xtask test` fetches.
+/// Path of NVIDIA's runtime: named, or beside the headers that `cargo xtask test` fetches.
 fn runtime() -> Option<PathBuf> {
     if let Some(file) = std::env::var_os("SUBLET_TEST_LIBCUDART") {
         return Some(PathBuf::from(file));

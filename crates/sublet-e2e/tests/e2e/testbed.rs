@@ -101,7 +101,7 @@ fn nothing_left(dirs: &[PathBuf], before: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// What a node could leave on this machine outside its directory.
+/// Traces that a node could leave on this machine outside its directory.
 fn traces() -> Result<BTreeSet<String>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mut traces: BTreeSet<String> = mounts.lines().map(|line| format!("mount {line}")).collect();

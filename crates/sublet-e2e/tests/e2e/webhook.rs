@@ -54,7 +54,7 @@ fn make(world: &World, pod: &Value) -> Result<()> {
         .map(drop)
 }
 
-/// Where the allocation of the first container stands in its environment.
+/// Field path of the allocation in the environment of the first container.
 fn field(pod: &Value) -> Option<&str> {
     let env = pod["spec"]["containers"][0]["env"].as_array()?;
     let ours = env

@@ -33,7 +33,7 @@ const VALIDITY: &str = "--certificate-validity=36s";
 /// When a replica was told to end.
 static ENDS: Mutex<[Option<Instant>; 2]> = Mutex::new([None; 2]);
 
-/// How long a Service goes on to send connections to a pod that ends.
+/// Time for which a Service goes on to send connections to a pod that ends.
 const ENDPOINTS_CHANGE: Duration = Duration::from_secs(1);
 
 fn ends_since(replica: usize, when: Option<Instant>) {
@@ -82,7 +82,7 @@ fn pod() -> Value {
     })
 }
 
-/// What callers found.
+/// Results of the callers.
 #[derive(Debug, Default)]
 struct Calls {
     answered: usize,
@@ -143,7 +143,7 @@ async fn by_ourselves(port: u16, bundle: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What the API server is told to trust.
+/// The bundle that the API server is told to trust.
 async fn bundle(client: &Client) -> Result<Vec<u8>> {
     let all = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let webhooks = all.get("sublet-pods").await?.webhooks.unwrap_or_default();
@@ -213,7 +213,7 @@ fn ranks(ports: &[ControllerPorts; 2]) -> Result<(usize, usize)> {
     })
 }
 
-/// How often a controller has asked for this to be done to a Secret, and it was done.
+/// Number of times a controller has successfully asked for this to be done to a Secret.
 fn done_to_secrets(world: &World, verb: &str) -> Result<usize> {
     let requests = audit::requests(&world.cluster)?;
     let done = requests.iter().filter(|request| {
@@ -231,7 +231,7 @@ fn kubectl(world: &World, words: &[&str]) -> Result<String> {
     world.cluster.kubectl(&[&[namespace], words].concat())
 }
 
-/// What is in it.
+/// Content of the Secret.
 fn stored(world: &World) -> Result<String> {
     let secret = ["get", "secret", "sublet-webhook-certificates"];
     kubectl(
@@ -283,7 +283,7 @@ fn handle_secret(world: &World, replica: usize, ports: ControllerPorts) -> Resul
     Ok(())
 }
 
-/// What befalls two replicas while they are called. No call may be lost.
+/// Events that befall two replicas while they are called. No call may be lost.
 fn events(world: &World, ports: &[ControllerPorts; 2]) -> Result<()> {
     let cluster = &world.cluster;
     let mut end = ends(ports)?;

@@ -1,4 +1,4 @@
-//! What somebody can do who has the token of a node's agent, and who can call the extender.
+//! Attacks with the stolen token of a node's agent, and attacks by callers of the extender.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -46,7 +46,7 @@ fn annotation(key: &str) -> Value {
     json!({ "metadata": { "annotations": { key: "[]" } } })
 }
 
-/// What no agent does.
+/// Requests that no agent makes.
 fn tries() -> Vec<Attack> {
     let image = json!({ "spec": { "containers": [{ "name": "c0", "image": "evil" }] } });
     let taint = json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } });
@@ -136,8 +136,8 @@ fn status_tries() -> Value {
     })
 }
 
-/// Of a status, there is a try for each field that the API server knows; each is refused, or does
-/// nothing, because the API server drops the field.
+/// Tries each field of a status that the API server knows; each try is refused, or does nothing,
+/// because the API server drops the field.
 fn nothing_else_of_the_status_is_the_agent_s(world: &World, token: &Path) -> Result<()> {
     let schemas = world
         .cluster
@@ -180,7 +180,7 @@ fn cards() -> Value {
     json!({ "status": { "capacity": { "aliyun.com/gpu-count": "9" } } })
 }
 
-/// What the agent itself does.
+/// Requests that the agent itself makes.
 fn own() -> [(&'static str, Value); 3] {
     [
         ("v1 Pod default/own", annotation("sublet.dev/assigned")),

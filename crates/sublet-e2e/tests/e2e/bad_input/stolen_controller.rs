@@ -1,5 +1,5 @@
-//! What somebody can do who has the controller's token: neither change what others run, nor lead the
-//! webhooks elsewhere, nor start a pod that owns its node.
+//! Attacks with the stolen token of the controller: a thief can neither change the pods of others,
+//! nor lead the webhooks elsewhere, nor start a pod that owns its node.
 
 use std::path::Path;
 
@@ -99,7 +99,7 @@ fn changes() -> Vec<Attack> {
     pods.chain(webhooks).chain(jobs).chain(quotas).collect()
 }
 
-/// How it is called, the object, and the change.
+/// Name of a try, the object, and the change.
 type Try = (&'static str, &'static str, Value);
 
 fn metadata(field: &str, value: &Value) -> Value {
@@ -187,7 +187,7 @@ fn quota_changes() -> Vec<Try> {
     ]
 }
 
-/// What the controller itself does, so that nothing above is refused for something else.
+/// Requests that the controller itself makes, so that none above is refused for another reason.
 fn own() -> Vec<(&'static str, Value)> {
     let share = json!({ "quota.scheduling.koordinator.sh/runtime": "{}" });
     let slot = json!([

@@ -41,7 +41,7 @@ fn is_kept(name: &str) -> bool {
     name.starts_with("customresourcedefinition")
 }
 
-/// What was there of the release so far, to see what goes.
+/// Objects of the release so far, to see which of them go.
 struct Release<'a> {
     site: &'a Site,
     known: BTreeSet<String>,

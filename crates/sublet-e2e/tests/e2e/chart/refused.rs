@@ -1,11 +1,11 @@
-//! What the chart refuses before anything is applied, with the name of the value.
+//! Values that the chart refuses before anything is applied, with the name of the value.
 
 use anyhow::{Result, ensure};
 use sublet_testbed::chart_folder;
 
 use super::{helm, repository};
 
-/// What a user would see who has mistyped a value: a name of the field, and what it may be.
+/// The message for a user who has mistyped a value: the name of the field, and its allowed values.
 #[test]
 fn a_wrong_value_is_refused_by_its_name() -> Result<()> {
     let Some(helm) = helm() else {

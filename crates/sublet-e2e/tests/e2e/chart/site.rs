@@ -52,7 +52,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Where this machine cannot, prints why and returns `None`.
+    /// Starts the site. If this machine cannot, prints why and returns `None`.
     pub(super) fn start() -> Result<Option<Site>> {
         let (Some(binaries), Some(helm)) = (binaries()?, helm()) else {
             return Ok(None);
@@ -102,7 +102,7 @@ impl Site {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// What the release consists of, such as `deployment.apps/sublet-scheduler`.
+    /// Objects that belong to the release, such as `deployment.apps/sublet-scheduler`.
     pub(super) fn said(&self) -> Result<BTreeSet<String>> {
         self.names(&self.helm(&["get", "manifest", "sublet"])?)
     }
@@ -119,7 +119,7 @@ impl Site {
         Ok(names.lines().map(str::to_owned).collect())
     }
 
-    /// Those objects of the release that are there, of the kinds of `known`.
+    /// Objects of the release that are there, of the kinds of `known`.
     pub(super) fn there(&self, known: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let kinds = known.iter().filter_map(|name| name.split('/').next());
         let kinds: BTreeSet<&str> = kinds.collect();

@@ -9,7 +9,7 @@ use sublet_testbed::deployed;
 use super::repository;
 use super::site::Site;
 
-/// What a user says whose images are elsewhere than the manifests'.
+/// Values of a user with images at another place than the manifests'.
 const IMAGES: &str =
     "image.repository=r.test/sublet,scheduler.image.repository=r.test/kube-scheduler";
 

@@ -11,10 +11,10 @@ use sublet_e2e::one_machine::{Calls, Machine, Running, mib, number, pid_of, unti
 use crate::known_failures::gate::Gate;
 use crate::known_failures::{EXACT, START, TWO};
 
-/// What NCCL does before anything else: can this driver make memory of the host, by number of
-/// its node and by wherever the thread is? There is no context yet. The host's memory was
-/// charged to a card whose number was whatever stood in an uninitialised variable, and the
-/// program crashed (HAMi-core#169, HAMi-core#172, HAMi#1764).
+/// NCCL asks this before anything else: can this driver make memory of the host, by number of its
+/// node and by wherever the thread is? There is no context yet. The host's memory was charged to a
+/// card with the number that happened to stand in an uninitialised variable, and the program
+/// crashed (HAMi-core#169, HAMi-core#172, HAMi#1764).
 #[test]
 fn row_03_memory_of_the_host_is_not_a_cards() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -264,8 +264,8 @@ fn row_04_ranks_that_wait_for_each_other_end_beside_jobs_that_take_turns() -> Re
     Ok(())
 }
 
-/// What ranks give each other is paid once, by whoever made it: memory of one card that the
-/// other rank opens, by a handle of CUDA's IPC and by a descriptor (HAMi#1764, HAMi#1853).
+/// Memory that ranks give each other is paid once, by the rank that made it: memory of one card
+/// that the other rank opens, by a handle of CUDA's IPC and by a descriptor (HAMi#1764, HAMi#1853).
 #[test]
 fn row_04_ranks_exchange_memory_and_it_is_paid_once() -> Result<()> {
     let Some(machine) = Machine::new(TWO)? else {
@@ -323,7 +323,7 @@ fn row_04_ranks_exchange_memory_and_it_is_paid_once() -> Result<()> {
     ranks.calls.end()
 }
 
-/// What the job pays on each card beside the code of its kernels; the driver counts the same.
+/// Checks the job's charge on each card beside the code of its kernels; the driver counts the same.
 fn paid(machine: &Machine, expected: [u64; 2]) -> Result<()> {
     until("the cards to be read", || {
         let row = machine.tenant("job")?;

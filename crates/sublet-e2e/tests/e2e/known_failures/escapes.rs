@@ -11,9 +11,9 @@ use sublet_e2e::one_machine::Machine;
 
 use crate::known_failures::EXACT;
 
-/// What takes memory, gives it, tells of it, or makes a card work, by base name. It is what
-/// somebody read in the headers, not what the hooks are made of. A star stands for all that
-/// begin so.
+/// Functions that take memory, give it, tell of it, or make a card work, by base name. The list
+/// comes from reading the headers, not from the list of the hooks. A star stands for all names with
+/// that beginning.
 const WATCHED: [&str; 48] = [
     "cuInit",
     "cuGetProcAddress",

@@ -21,13 +21,13 @@ use rustix::thread::futex;
 use sublet_abi::{AnyControl, AnyLedger, GateState, GateWord, SlotIndex, VERSION};
 use sublet_e2e::one_machine::Machine;
 
-/// How long a process may take to say that nothing of it runs.
+/// Longest time until a process says that nothing of it runs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The gate of the machine's only job. It is free again when this is dropped.
 pub(crate) struct Gate {
     memory: File,
-    /// Where the word is in the arbiter's memory.
+    /// Address of the word in the arbiter's memory.
     at: u64,
     control: AnyControl<'static>,
     ledger: AnyLedger<'static>,

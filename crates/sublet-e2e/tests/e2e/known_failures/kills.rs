@@ -115,7 +115,7 @@ fn row_06_a_process_killed_on_any_path_to_memory_holds_nobody_up() -> Result<()>
     Ok(())
 }
 
-/// How long processes are killed, and how many at least must have been: fewer prove little.
+/// Time in which processes are killed, and the least number of them: fewer prove little.
 const BUDGET: Duration = Duration::from_secs(20);
 const LEAST: usize = 20;
 

@@ -49,7 +49,7 @@ fn ready(machine: &Machine) -> Result<Calls> {
     Ok(calls)
 }
 
-/// How often the kernel ran.
+/// Number of runs of the kernel.
 fn runs(calls: &mut Calls) -> Result<u64> {
     calls.play("cuCtxSynchronize\ncuMemcpyDtoH_v2 word a 4")?;
     calls.number("word word 0")
@@ -112,7 +112,7 @@ fn row_05_every_kind_of_launch_goes_when_the_gate_is_open() -> Result<()> {
     ])
 }
 
-/// What makes no work does not wait: else whoever could end the wait would wait too
+/// Calls that make no work do not wait: otherwise the thread that could end the wait would wait too
 /// (HAMi-core#142).
 #[test]
 fn row_05_nothing_else_waits_for_the_gate() -> Result<()> {

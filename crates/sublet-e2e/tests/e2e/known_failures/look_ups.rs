@@ -65,8 +65,8 @@ fn row_02_none_of_our_libraries_defines_a_look_up() -> Result<()> {
     Ok(())
 }
 
-/// Profilers and other interposers have a `dlsym` of their own. What it finds, it finds in its
-/// own name: after itself, and so perhaps us once more (HAMi-core#315, HAMi#2903).
+/// Profilers and other interposers have a `dlsym` of their own. It looks symbols up in its own
+/// name: after itself, and so perhaps finds us once more (HAMi-core#315, HAMi#2903).
 #[test]
 fn row_02_a_neighbour_with_a_dlsym_of_its_own_is_welcome() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

@@ -10,7 +10,7 @@ use sublet_e2e::one_machine::{Calls, Machine, Running, mib};
 
 use crate::known_failures::{EXACT, START};
 
-/// What the stand-in of libcuda does itself, and so does not take from the fake.
+/// Functions that the stand-in of libcuda has itself, and so does not take from the fake.
 const OWN: [&str; 2] = ["cuDriverGetVersion", "cuInit"];
 const OWN_LOOK_UPS: [&str; 2] = ["cuGetProcAddress", "cuGetProcAddress_v2"];
 const OWN_OF_NVML: [&str; 2] = ["nvmlInitWithFlags", "nvmlInit_v2"];

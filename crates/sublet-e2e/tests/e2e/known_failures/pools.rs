@@ -1,5 +1,5 @@
-//! Row 8: memory of pools. What was freed seemed to be in use, what was in use was forgotten, and
-//! the end of it was told by a code that nobody knew.
+//! Row 8: memory of pools. Freed memory seemed to be in use, memory in use was forgotten, and the
+//! final error had a code that nobody knew.
 
 use std::time::{Duration, Instant};
 
@@ -98,8 +98,8 @@ fn row_08_a_program_that_takes_and_gives_quickly_is_never_told_that_memory_ended
     calls.end()
 }
 
-/// What a pool keeps for later is not lost to others: a program that freed everything was told
-/// that the card is full (HAMi-core#96, HAMi#1003).
+/// Memory that a pool keeps for later is not lost to others: a program that freed everything was
+/// told that the card is full (HAMi-core#96, HAMi#1003).
 #[test]
 fn row_08_what_a_pool_keeps_is_no_reason_to_refuse() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -141,7 +141,7 @@ fn row_08_what_a_pool_keeps_is_no_reason_to_refuse() -> Result<()> {
     calls.end()
 }
 
-/// What a pool has given back to the card at a synchronisation is there for the job's other
+/// Memory that a pool has given back to the card at a synchronisation is there for the job's other
 /// processes at once, though the pool's own process makes no call any more.
 #[test]
 fn row_08_what_a_pool_gave_back_is_there_for_other_processes() -> Result<()> {
@@ -179,8 +179,8 @@ fn row_08_what_a_pool_gave_back_is_there_for_other_processes() -> Result<()> {
     calls.end()
 }
 
-/// The hooks ask the driver things of their own around each call. Where such a question failed
-/// after the memory was there, the memory was lost (HAMi-core#306).
+/// The hooks ask the driver things of their own around each call. If such a question failed after
+/// the memory was there, the memory was lost (HAMi-core#306).
 #[test]
 fn row_08_a_question_that_the_driver_does_not_answer_loses_no_memory() -> Result<()> {
     for function in [

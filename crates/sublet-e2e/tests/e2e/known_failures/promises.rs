@@ -138,8 +138,8 @@ fn row_10_a_limit_is_raised_and_lowered_while_the_program_runs() -> Result<()> {
     calls.end()
 }
 
-/// A process that is no job takes memory that was promised. What a program is then told to be
-/// free is what it can get, not what its limit would leave.
+/// A process that is no job takes memory that was promised. The free memory that a program is then
+/// told is the amount that it can get, not the rest of its limit.
 #[test]
 fn row_10_what_is_said_to_be_free_can_be_had() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

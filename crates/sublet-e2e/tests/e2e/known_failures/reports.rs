@@ -42,8 +42,8 @@ fn row_09_a_number_that_nobody_wants_is_not_written() -> Result<()> {
     calls.end()
 }
 
-/// What zero means to a function that ends or forbids something for the calls after it is tried
-/// last, and each of these in a program of its own.
+/// Functions that, called with zeros, end or forbid something for the calls after them. They are
+/// tried last, each in a program of its own.
 const LAST: [&str; 8] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
@@ -55,7 +55,7 @@ const LAST: [&str; 8] = [
     "cuDevicePrimaryCtxReset_v2",
 ];
 
-/// What each function answers to nothing but zeros.
+/// Answer of each function to nothing but zeros.
 fn answers_to_zeros(
     calls: &mut Calls,
     names: &[&'static str],
@@ -70,8 +70,8 @@ fn answers_to_zeros(
     Ok(answers)
 }
 
-/// The driver's answer, or an equal one. Where NVML does not support a function (3), we may
-/// say before it that an argument is missing (2), or that nobody may call it here (4).
+/// The driver's answer, or an equal one. If NVML does not support a function (3), we may say before
+/// it that an argument is missing (2), or that the call is forbidden here (4).
 fn is_same(ours: &str, drivers: &str) -> bool {
     ours == drivers || drivers == "3" && matches!(ours, "2" | "4")
 }

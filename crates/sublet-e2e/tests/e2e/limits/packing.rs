@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::one_machine::{Machine, Running, mib, number};
 
-/// What a context costs where the description does not say.
+/// Cost of a context if the description does not set it.
 const CONTEXT: u64 = mib(480);
 
-/// How a driver packs, as the machine's description says it, and what it takes at most for one
+/// Packing of a driver, as the machine's description says it, and the most that it takes for one
 /// small allocation, in MiB.
 const PACKINGS: [(&str, u64); 4] = [
     ("", 2),
@@ -23,10 +23,10 @@ const PACKINGS: [(&str, u64); 4] = [
     (",packing=3MiB:32MiB:all", 32),
 ];
 
-/// What a pool of today's drivers takes at once, in MiB.
+/// Memory that a pool of today's drivers takes at once, in MiB.
 const POOL: u64 = 32;
 
-/// How many processes, threads in each, and by which ways.
+/// Number of processes, threads in each, and the ways to allocate.
 const CROWDS: [(u64, u64, &str); 5] = [
     (1, 1, "--path plain"),
     (
@@ -39,7 +39,7 @@ const CROWDS: [(u64, u64, &str); 5] = [
     (6, 4, "--path plain --path pitch --path async --path graph"),
 ];
 
-/// How long one case may take: of a million steps it has fifty thousand.
+/// Longest time of one case: of a million steps it has fifty thousand.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A number from the environment: `cargo xtask soak` sets them.

@@ -1,5 +1,5 @@
-//! Which cards a job gets, where its user has a say: `--device` and `CUDA_VISIBLE_DEVICES`; and
-//! the cards as they are shown before there is a job.
+//! Cards that a job gets if its user has a say: `--device` and `CUDA_VISIBLE_DEVICES`; and the
+//! cards as they are shown before there is a job.
 
 use std::io::Write;
 use std::process::Command;

@@ -23,7 +23,7 @@ fn clients() -> Option<OsString> {
     folder
 }
 
-/// What finds the clients when it starts Python.
+/// Sets the variables by which Python finds the clients.
 fn python(command: &mut Command, machine: &Machine, clients: &OsStr) {
     command
         .env("PYTHONPATH", clients)
@@ -165,11 +165,11 @@ fn shows(seen: &Value, total: u64, processes: &[(&str, u64)]) -> Result<()> {
 /// numba's tests of its driver.
 const TESTS: usize = 235;
 
-/// How many of them succeed on the fake driver, at least; most of the others want NVIDIA's
-/// compiler to make a kernel.
+/// Least number of them that succeed on the fake driver; most of the others want NVIDIA's compiler
+/// to make a kernel.
 const SUCCEED: usize = 172;
 
-/// How a test ends that finds no compiler.
+/// Outcome of a test that finds no compiler.
 const NO_COMPILER: &str = "error NvvmSupportError";
 
 /// The others that do not succeed on the fake driver, how they end, and why.
@@ -236,7 +236,7 @@ const EXPLAINED: [(&str, &str, &str); 12] = [
     ),
 ];
 
-/// How each of numba's tests ended, by its name, and the size of the card that they ran on.
+/// Outcome of each of numba's tests, by its name, and the size of the card that they ran on.
 fn outcomes(mut running: Running) -> Result<(BTreeMap<String, String>, u64)> {
     let mut outcomes = BTreeMap::new();
     let total = loop {

@@ -47,7 +47,7 @@ impl World {
         }))
     }
 
-    /// How MPS is, as `sublet top` says.
+    /// State of MPS, as `sublet top` says.
     fn mps(&self) -> Result<Value> {
         Ok(self.machine.top()?["mps"].clone())
     }
@@ -59,7 +59,7 @@ impl World {
         Ok(job)
     }
 
-    /// How a job stands.
+    /// Standing of a job with MPS.
     fn standing(&self, name: &str) -> Result<Value> {
         Ok(self.machine.tenant(name)?["mps"].clone())
     }

@@ -9,7 +9,7 @@ use sublet_e2e::one_machine::{Machine, Running, mib, until};
 /// All of it is taken again and again, so it is small.
 const SMALL: &str = "1x32MiB,context=0MiB";
 
-/// How the first process's memory comes free.
+/// Way in which the first process's memory comes free.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Ends,

@@ -1,5 +1,5 @@
-//! Shares of compute time as programs get them: real processes, real turns, cards that are fake
-//! and whose kernels last. What a program got is counted from its own kernels.
+//! Shares of compute time as programs get them: real processes, real turns, fake cards with kernels
+//! that last. The share of a program is counted from its own kernels.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};

@@ -1,4 +1,4 @@
-//! What a command is told that was refused memory and failed, and whether what hints say can be
+//! Messages for a command that was refused memory and failed. The commands in the hints can be
 //! pasted.
 
 use anyhow::{Context, Result};

@@ -1,5 +1,5 @@
-//! What sits at a terminal ends with it, by whatever it is told: its end, a hang-up, SIGTERM;
-//! and gives it back as it was.
+//! A program at a terminal ends with it, whether by the end of the terminal, a hang-up or SIGTERM,
+//! and gives the terminal back as it was.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,10 +12,10 @@ use sublet_e2e::one_machine::{Machine, Running, Terminal, until};
 
 const SPEC: &str = "1x4GiB,context=0MiB";
 
-/// How long the end may take. It takes milliseconds, and a second where the terminal is stuck.
+/// Longest time of the end. It takes milliseconds, and a second if the terminal is stuck.
 const SOON: Duration = Duration::from_secs(10);
 
-/// How a program is told to end.
+/// Way in which a program is told to end.
 #[derive(Debug, Clone, Copy)]
 enum Told {
     /// The window was closed.

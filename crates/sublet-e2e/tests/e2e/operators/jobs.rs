@@ -6,7 +6,7 @@ use sublet_testbed::{
     JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, Operator, TRAINER, TRAINING_OPERATOR,
 };
 
-/// How many pods of each job have a card.
+/// Number of pods of each job that have a card.
 pub(crate) const WITH_CARD: usize = 3;
 
 /// A kind of job.
@@ -26,7 +26,7 @@ pub(crate) struct Kind {
     pub(crate) job: fn(&str, bool) -> Value,
 }
 
-/// How a job ends here.
+/// End of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The played kubelet ends pods of Jobs at once.
@@ -197,7 +197,7 @@ pub(crate) const KUBEDL_JOBS: Kind = Kind {
     },
 };
 
-/// What TrainJobs here name.
+/// The training runtime that TrainJobs here name.
 pub(crate) fn training_runtime() -> Value {
     let role = json!({
         "name": "node",

@@ -63,7 +63,7 @@ fn of_another(name: &str, labels: &Value, limits: &Value) -> (String, Value) {
     (name.to_owned(), pod)
 }
 
-/// What each card has, in MiB of each of its grants.
+/// Grants on each card, in MiB.
 fn grants(world: &World) -> Result<BTreeMap<u64, Vec<u64>>> {
     let pods = world.get(&["pods"])?;
     let mut cards: BTreeMap<u64, Vec<u64>> = BTreeMap::new();

@@ -39,7 +39,7 @@ fn pods(gang: &str, numbers: Range<usize>, limits: &str) -> String {
 
 const CARD: &str = "aliyun.com/gpu-mem: 1000";
 
-/// How often the extender was asked which nodes suit a pod.
+/// Number of times the extender was asked which nodes suit a pod.
 fn filtered(world: &World) -> Result<u64> {
     let page = world.page("/metrics")?;
     let line = page
@@ -49,7 +49,7 @@ fn filtered(world: &World) -> Result<u64> {
     Ok(number.unwrap_or("0").parse()?)
 }
 
-/// How many Bindings of a gang were made; all of them by the extender.
+/// Number of Bindings that were made for a gang; all of them by the extender.
 fn bound_by_the_extender(world: &World, gang: &str) -> Result<usize> {
     let extender = deployed::account(deployed::EXTENDER).name;
     let all = requests(&world.cluster)?;
@@ -61,7 +61,7 @@ fn bound_by_the_extender(world: &World, gang: &str) -> Result<usize> {
     Ok(users.len())
 }
 
-/// What the scheduler's own cycle for gangs has said of a PodGroup.
+/// Status that the scheduler's own cycle for gangs has given a PodGroup.
 fn is_scheduled(world: &World, name: &str) -> Result<String> {
     let group = world.get(&["podgroups.scheduling.k8s.io", name])?;
     let conditions = group["status"]["conditions"].as_array();

@@ -17,7 +17,7 @@ pub(super) struct Gang<'a> {
     /// The PodGroup.
     pub(super) name: &'a str,
     pub(super) namespace: &'a str,
-    /// What each pod asks.
+    /// Request of each pod.
     pub(super) limits: &'a str,
 }
 

@@ -1,10 +1,10 @@
-//! What `sublet plan --queue` says on paper, the real controller does: random quotas and groups on a
+//! The real controller does what `sublet plan --queue` says on paper: random quotas and groups on a
 //! real API server, by the policy of the site.
 //!
 //! While no controller runs, objects are made and read as kubectl prints them. `sublet plan --queue`
 //! says what a queue would do with them. Then a controller starts, and its first plans and reasons are
-//! compared: which groups start, each member's node and cards, who goes for them, and what everybody
-//! else waits for. In a second look others have places already, and quotas are taken back.
+//! compared: the groups that start, each member's node and cards, the pods that go for them, and the
+//! reason of every other group. In a second look others have places already, and quotas are taken back.
 
 mod draw;
 
@@ -41,14 +41,14 @@ type Changes = Pin<Box<dyn Stream<Item = Result<Change<GangPlanObject>, watcher:
 /// A member's role and number, its node, and its cards.
 type Place = (String, u64, String, Vec<u64>);
 
-/// What starts: each member's place, and the pods that go for it.
+/// A start: each member's place, and the pods that go for it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Start {
     places: BTreeSet<Place>,
     victims: BTreeSet<String>,
 }
 
-/// How often both were of one mind.
+/// Number of cases in which both agreed.
 #[derive(Debug, Default)]
 struct Count {
     started: usize,
@@ -160,7 +160,7 @@ fn until_ready(world: &World, count: usize) -> Result<()> {
     })
 }
 
-/// What `sublet plan --queue` says of all that there is.
+/// The plan of `sublet plan --queue` for all objects.
 fn on_paper(world: &World, folder: &Path, policy: &str) -> Result<(Value, String)> {
     let file = folder.join("objects.json");
     let text = world.cluster.kubectl(&["get", READ, "-A", "-o", "json"])?;

@@ -1,6 +1,6 @@
-//! What the documents of Koordinator and scheduler-plugins tell their users to apply, unchanged, does
-//! what they say. scheduler-plugins' pages are read out of its own module; of Koordinator's manual the
-//! objects are in `fixtures/peers`.
+//! Objects that the documents of Koordinator and scheduler-plugins tell their users to apply do,
+//! unchanged, what these documents say. scheduler-plugins' pages are read out of its own module;
+//! the objects of Koordinator's manual are in `fixtures/peers`.
 
 use std::fs;
 
@@ -74,7 +74,7 @@ fn block(module: GoModule, page: &str, words: &[&str]) -> Result<String> {
     anyhow::bail!("{page} has no block with {words:?}");
 }
 
-/// What the commands of a block apply.
+/// Objects that the commands of a block apply.
 fn applied(block: &str) -> String {
     let documents = block.split("kubectl apply -f -\n").skip(1);
     let documents = documents.filter_map(|rest| rest.split_once("\nEOF"));
@@ -99,7 +99,7 @@ fn until_status(
     })
 }
 
-/// How many pods of a namespace are on a node and stay.
+/// Number of pods of a namespace that are on a node and stay.
 fn placed(world: &World, namespace: &str) -> Result<usize> {
     let list = world.get(&["pods", "-n", namespace])?;
     let pods = list["items"].as_array().context("no list")?;

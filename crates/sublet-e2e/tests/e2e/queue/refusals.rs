@@ -25,7 +25,7 @@ fn quota(name: &str, parent: &str, is_parent: bool, min: &str, max: &str) -> Str
     object(KOORDINATOR, "ElasticQuota", name, &labels, &spec)
 }
 
-/// What somebody is told who applies this; it must be refused.
+/// The error for a user who applies this; it must be refused.
 fn refusal(world: &World, manifest: &str) -> Result<String> {
     let error = world.cluster.apply(manifest).err();
     Ok(format!(
@@ -34,7 +34,7 @@ fn refusal(world: &World, manifest: &str) -> Result<String> {
     ))
 }
 
-/// What one object says wrong, by the rules of its definition.
+/// Errors in one object, by the rules of its definition.
 #[test]
 fn a_wrong_field_of_a_quota_or_a_group_is_named() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {
@@ -90,7 +90,7 @@ fn a_wrong_field_of_a_quota_or_a_group_is_named() -> Result<()> {
     Ok(())
 }
 
-/// What a quota says wrong beside the others, by the webhook. The cases are those of Koordinator's
+/// Errors of a quota beside the others, by the webhook. The cases are those of Koordinator's
 /// manual, and its words for them are ours for the field.
 #[test]
 fn a_quota_that_does_not_fit_the_tree_is_refused_by_the_field() -> Result<()> {
@@ -177,7 +177,7 @@ fn a_quota_that_does_not_fit_the_tree_is_refused_by_the_field() -> Result<()> {
     })
 }
 
-/// What passes the API server and cannot be read all the same is told on the object itself.
+/// An object that passes the API server and cannot be read all the same gets an event about itself.
 #[test]
 fn what_cannot_be_read_has_an_event_about_itself() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {

@@ -222,8 +222,9 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
     until_running(&world, &[("rival", 1)])
 }
 
-/// A PyTorchJob gets more workers, of which one has no card yet; then more than its operator makes;
-/// and then as few as before. Who runs stays, and nothing is kept for who is not wanted any more.
+/// A PyTorchJob gets more workers, one of them without a card yet; then more than its operator
+/// makes; and then as few as before. Running workers stay, and nothing is kept for workers that are
+/// not wanted any more.
 #[test]
 fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
     let file = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml";

@@ -1,4 +1,4 @@
-//! What `sublet queue` and `sublet explain job` show of a live cluster while a job waits.
+//! Output of `sublet queue` and `sublet explain job` on a live cluster while a job waits.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use sublet_e2e::{World, eventually};
 use super::objects::{Gang, elastic_quota, namespace, pod_group};
 use super::{events, nodes, until_running};
 
-/// Of four cards a tree has two, and the cluster's own tree has the other two.
+/// A tree has two of four cards, and the cluster's own tree has the other two.
 #[test]
 fn no_tree_has_the_cards_of_another() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {

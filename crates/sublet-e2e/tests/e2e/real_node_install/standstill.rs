@@ -9,7 +9,7 @@ use sublet_e2e::eventually;
 
 use super::{NAMESPACE, Site};
 
-/// The chart's probe, without its patience. Where it asks, and for what, stays the chart's.
+/// The chart's probe, without its patience. Its port and its path stay the chart's.
 const QUICK: &str = r#"{"spec": {"template": {"spec": {
     "terminationGracePeriodSeconds": 1,
     "containers": [{
@@ -19,8 +19,9 @@ const QUICK: &str = r#"{"spec": {"template": {"spec": {
 }}}}"#;
 
 impl Site {
-    /// Stops the agent's process, as a kernel or a driver may, and waits until kubelet has put another
-    /// in its place. What runs goes on, and new programs of a pod come under its limit again.
+    /// Stops the agent's process, as a kernel or a driver may, and waits until kubelet has put
+    /// another in its place. Running programs go on, and new programs of a pod come under its limit
+    /// again.
     pub(super) fn check_standstill(&self, pod: &str) -> Result<()> {
         let agent = ["--namespace", NAMESPACE, "daemonset/sublet-agent"];
         let patch = ["patch", "--patch", QUICK];

@@ -15,7 +15,7 @@ use super::{HELD, check_limit, pod_with};
 
 const NAME: &str = "under-mps";
 const MEMORY_MIB: u64 = 1_500;
-/// What it asks for, in our own dialect: a share that is promised and, beside, a limit.
+/// Request of the pod, in our own dialect: a share that is promised and, beside, a limit.
 const LIMITS: &str = "sublet.dev/gpu: 1, sublet.dev/gpu-memory: 1500Mi, sublet.dev/gpu-compute: 20, \
                       sublet.dev/gpu-slot: 1";
 const ANNOTATIONS: &str = "annotations: {sublet.dev/compute-limit: '40'}";
@@ -98,7 +98,7 @@ fn stand_in(node: &GpuNode) -> Result<String> {
     Ok(script.display().to_string())
 }
 
-/// How a pod's container stands with MPS.
+/// Standing of a pod's container with MPS.
 fn standing(node: &GpuNode) -> Result<Value> {
     let said = arbiter_says(node)?;
     let rows = said["tenants"].as_array().into_iter().flatten();
@@ -108,7 +108,7 @@ fn standing(node: &GpuNode) -> Result<Value> {
     Ok(row["mps"].clone())
 }
 
-/// What `sublet top` prints on the node, for programs.
+/// Output of `sublet top` on the node, for programs.
 fn arbiter_says(node: &GpuNode) -> Result<Value> {
     let machines = fs::read_dir(node.runtime_dir().join("machines"))?;
     let machine = machines.last().context("no machine")??.path();

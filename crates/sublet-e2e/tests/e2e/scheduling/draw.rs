@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 const ZONES: [&str; 3] = ["a", "b", "c"];
 const MODELS: [&str; 3] = ["T4", "V100", "A100"];
 const CARD_MIB: u64 = 16_276;
-/// What a part of a card asks. The last is more than any card has.
+/// Requests of a part of a card. The last is more than any card has.
 const PARTS: [u64; 6] = [1024, 2048, 4069, 8138, 16_276, 16_277];
 
 /// The runtime class whose overhead some pods have.
@@ -209,7 +209,7 @@ fn wishes(chance: &mut Rng, spec: &mut Value, nodes: &[String]) {
     others(chance, spec);
 }
 
-/// What depends on other pods, on volumes: not modelled, but for the soft half.
+/// Rules that depend on other pods, or on volumes: not modelled, but for the soft half.
 fn others(chance: &mut Rng, spec: &mut Value) {
     let selector = json!({ "matchLabels": { "app": "web" } });
     let term = json!({ "topologyKey": "zone", "labelSelector": selector });

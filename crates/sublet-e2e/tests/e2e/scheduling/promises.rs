@@ -1,9 +1,9 @@
-//! What `sublet plan` promises, the real schedulers do: random clusters and pods, one at a time, and
+//! The real schedulers do what `sublet plan` promises: random clusters and pods, one at a time, and
 //! all at once (`together`).
 //!
 //! A few pods are planned on what the API server says at that moment. Then they are made, the
 //! next when the stock scheduler and the extender have decided about the last, and both answers
-//! are compared: whether it is placed, on which node, and on which cards. Where the cluster goes
+//! are compared: whether it is placed, on which node, and on which cards. If the cluster goes
 //! a way that the plan left open, the rest is planned anew. A pod that is refused is deleted,
 //! but a finalizer keeps it: nobody takes it up again, and the extender still knows that it came.
 
@@ -50,7 +50,7 @@ const NODES_FILE: &str = "nodes";
 /// Keeps a deleted pod.
 const FINALIZER: &str = "example.internal/stays";
 
-/// What became of a pod in the cluster.
+/// Fate of a pod in the cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// The node, and each grant's container and card.
@@ -58,17 +58,17 @@ enum Fate {
     Refused(String),
 }
 
-/// How often both were of one mind.
+/// Number of cases in which both agreed.
 #[derive(Debug, Default)]
 struct Count {
     placed: usize,
-    /// Of these, where the plan named one node and no other.
+    /// Cases among these in which the plan named one node and no other.
     decided: usize,
     /// All other nodes that were named.
     alternatives: usize,
     refused: usize,
     conditional: usize,
-    /// What was said where they were not.
+    /// Both answers in the cases in which they did not agree.
     broken: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ struct Cluster<'a> {
     chance: Rng,
     nodes: Vec<String>,
     policy: &'static str,
-    /// What is planned with.
+    /// Files of the plan.
     folder: tempfile::TempDir,
 }
 
@@ -231,7 +231,7 @@ impl Cluster<'_> {
         pods
     }
 
-    /// What `sublet plan` says of these pods, on what the API server says now. Nodes stay as
+    /// The answer of `sublet plan` for these pods, on the API server's state now. Nodes stay as
     /// they are for the round.
     async fn plan(&self, pods: &[Value], more: &[&str]) -> Result<Vec<Value>> {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
@@ -261,7 +261,7 @@ impl Cluster<'_> {
         Ok(plans.clone())
     }
 
-    /// What becomes of a pod. One that is refused is deleted.
+    /// Fate of a pod. One that is refused is deleted.
     async fn fate<S, E>(&self, changes: &mut Changes<S>, name: &Value) -> Result<Fate>
     where
         S: Stream<Item = Result<Change<Pod>, E>>,
@@ -281,7 +281,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// What has been decided about a pod; one that is refused is deleted.
+    /// The decision about a pod, if there is one; a pod that is refused is deleted.
     async fn decided(&self, pod: &Pod) -> Result<Option<Fate>> {
         if !pod.spec.node_name.is_empty() {
             return Ok(Some(Fate::Bound(pod.spec.node_name.clone(), cards(pod)?)));
@@ -390,7 +390,7 @@ where
     Ok(change.context("the watch ended")??)
 }
 
-/// What the extender wrote on a pod.
+/// The cards that the extender wrote on a pod.
 fn cards(pod: &Pod) -> Result<Vec<(String, u64)>> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
         return Ok(Vec::new());

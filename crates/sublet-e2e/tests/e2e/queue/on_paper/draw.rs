@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// The namespace of all groups.
 pub(super) const NAMESPACE: &str = "on-paper";
 
-/// What a member asks of a card, in MiB; a card has 1,000.
+/// Requests of a member on a card, in MiB; a card has 1,000.
 const PARTS: [u32; 5] = [250, 400, 500, 700, 1_000];
 
 /// Priorities by name; the last is that of those who name none.

@@ -28,7 +28,7 @@ pub(super) const BURSTS: [&str; 7] = [
 /// So many pods come at once.
 const AT_ONCE: usize = 16;
 
-/// What the names of their priorities begin with. Nobody is evicted for such a pod.
+/// Beginning of the names of their priorities. No pod is evicted for such a pod.
 const CLASS: &str = "promises";
 
 /// Holds each of them until it is its turn.
