@@ -1,8 +1,8 @@
 //! `sublet-bench agent`: how fast a node starts pods, on a real kubelet, containerd and runc.
 //!
-//! What is measured is how long pods wait for each other because the node has to tell them apart:
-//! pods that look the same, by each way in which the agent can tell them apart, beside pods of which
-//! no two look the same.
+//! It measures how long pods wait for each other because the node has to tell them apart:
+//! pods that look the same, by each way in which the agent can tell them apart, beside pods that all
+//! look different.
 
 mod asked;
 mod takeover;
@@ -30,11 +30,11 @@ const PART: usize = 1_627;
 /// If not all run after so long, something is wrong.
 const STALL: Duration = Duration::from_secs(120);
 
-/// What the agent may take with all its kinds of device.
+/// The most that the agent may use with all its kinds of device: memory and cores.
 const TARGET_RSS_MIB: f64 = 25.0;
 const TARGET_CPUS: f64 = 0.1;
 
-/// How often it is looked whether they run.
+/// Interval between looks whether they run.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Measure the agent on a real node.
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// What is started.
+/// The pods that are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// No two pods ask for the same amount.
@@ -91,7 +91,7 @@ impl Way {
         }
     }
 
-    /// What the pod of that number asks for.
+    /// Limits of the pod of that number.
     fn limits(self, number: usize) -> Value {
         let units = match self {
             Way::Different => PART - number,
@@ -165,8 +165,8 @@ fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> 
     Ok(())
 }
 
-/// What the agent's process takes with three kinds of device: memory of GPUs, whole GPUs, and the files
-/// of a folder.
+/// Memory and CPU time of the agent's process with three kinds of device: memory of GPUs, whole
+/// GPUs, and the files of a folder.
 fn three_kinds(node: &GpuNode, quick: bool, report: &mut Report) -> Result<()> {
     let cluster = &node.world.cluster;
     cluster.stop(AGENT);
@@ -304,7 +304,7 @@ async fn until_running(pods: &Api<Pod>, count: usize) -> Result<()> {
     }
 }
 
-/// How each pod is, for an error.
+/// Status of each pod, for an error.
 fn states(pods: &[Pod]) -> String {
     let state = |pod: &Pod| serde_json::to_string(&pod.status).unwrap_or_default();
     pods.iter().map(state).collect::<Vec<_>>().join("\n")

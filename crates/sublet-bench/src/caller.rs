@@ -109,7 +109,7 @@ fn open(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Where an answer's body starts and ends; `None` until the whole head has arrived.
+/// Start and end of an answer's body; `None` until the whole head has arrived.
 fn body_span(answer: &[u8]) -> Result<Option<(usize, usize)>> {
     let Some(at) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);

@@ -1,9 +1,9 @@
-//! `sublet-bench gpu`: what isolation costs, how exact limits are, and what programs that share a
-//! card get, on a real card.
+//! `sublet-bench gpu`: the cost of isolation, the exactness of limits, and the shares of programs on
+//! one card, on a real card.
 //!
 //! It needs no cargo and no repository: the product's files beside it are enough, so that it can
-//! be carried to the machine that has the card. What needs PyTorch says so where there is none;
-//! what needs no framework also runs on the fake driver, to show that the command works.
+//! be carried to the machine that has the card. Parts that need PyTorch say so if it is missing;
+//! parts that need no framework also run on the fake driver, to show that the command works.
 
 mod findings;
 mod limit;
@@ -23,12 +23,12 @@ use crate::machine;
 use crate::stage::{Shell, Stage};
 use findings::Findings;
 
-/// What is measured, each in a document of its own.
+/// The figures, each in a document of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// What isolation costs, and how exact limits are: gpu.md
+    /// Cost of isolation, and exactness of limits: gpu.md
     Isolation,
-    /// What programs that share the card get: gpu-sharing.md
+    /// Shares of programs on one card: gpu-sharing.md
     Sharing,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// A fake machine instead of this one's cards; figures then say nothing about a card
     #[arg(long, value_name = "SPEC")]
     fake_gpu: Option<String>,
-    /// Where the product's files are [default: this program's folder]
+    /// Folder of the product's files [default: this program's folder]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Only these figures
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// Short: shows that it works, the figures mean little
     #[arg(long)]
     quick: bool,
-    /// How often PyTorch runs with us, and as often without [default: 5, quick: 1]
+    /// Rounds of PyTorch with us, and as many without [default: 5, quick: 1]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Seconds of each PyTorch program [default: 6, quick: 2]

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Only these figures
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     only: Vec<Figure>,
-    /// Where the product's files are [default: where cargo xtask bench put them]
+    /// Folder of the product's files [default: where cargo xtask bench put them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Store what is printed in docs/benchmarks/isolation.md
@@ -62,12 +62,12 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// How much each figure measures.
+/// Size of each measurement.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     /// Seconds for each call, both ways together.
     call_seconds: f64,
-    /// How many processes measure the launches, one after another.
+    /// Number of processes that measure the launches, one after another.
     launch_runs: usize,
     /// Seconds for each call while several processes make it at once.
     race_seconds: f64,
@@ -75,11 +75,11 @@ struct Size {
     starts: usize,
     /// Rounds of many starts at once, as many without us as with us.
     start_rounds: usize,
-    /// How many processes start at once.
+    /// Number of processes that start at once.
     at_once: usize,
-    /// How many processes are killed.
+    /// Number of processes that are killed.
     kills: usize,
-    /// How many jobs hold memory at the same time.
+    /// Number of jobs that hold memory at the same time.
     jobs: usize,
     /// Seconds for which the arbiter of these jobs is watched.
     idle_seconds: u64,

@@ -51,22 +51,22 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
 }
 
-/// What an extender is called with.
+/// Calls of an extender.
 pub(crate) struct Calls<'a> {
     /// All nodes, a JSON list.
     pub(crate) names: &'a str,
-    /// What the pods ask, in turn.
+    /// Requests of the pods, in turn.
     pub(crate) asked: &'a [PodForm],
     /// The UIDs of pods that wait in the API server, in the order of the calls. A call beyond their
     /// number gets a new pod that only the call knows, never the watch.
     pub(crate) uids: &'a [String],
-    /// How many calls each extender gets.
+    /// Number of calls of each extender.
     pub(crate) count: usize,
     /// The time from one call to the next; zero means as fast as possible.
     pub(crate) pace: Duration,
 }
 
-/// What one extender's calls took, in milliseconds.
+/// Times of one extender's calls, in milliseconds.
 #[derive(Default)]
 pub(crate) struct Times {
     filter: Vec<f64>,

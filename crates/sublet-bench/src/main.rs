@@ -77,7 +77,7 @@ mod tests {
 
     use super::Command;
 
-    /// What measured programs are started as.
+    /// Commands that start measured programs.
     const NOT_A_BENCH: [&str; 2] = ["noop", "empty-webhook"];
 
     #[test]

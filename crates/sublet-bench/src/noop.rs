@@ -25,7 +25,7 @@ use sublet_model::{NodeName, PodKey, PodUid};
 /// The largest body that it accepts, in bytes: the same as ours.
 const LARGEST_BODY: usize = 16 << 20;
 
-/// How a body is read.
+/// Way to read a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Parse {
     /// As ours does: names borrowed from the body, a pod of the few fields that count.
@@ -40,13 +40,13 @@ pub(crate) struct Arguments {
     /// Address for the kube-scheduler's calls
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// How to reach the API server, for binds
+    /// Kubeconfig file to reach the API server, for binds
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// How many names to give back; 0 for all
+    /// Number of names to give back; 0 for all
     #[arg(long, default_value_t = 0, value_name = "N")]
     few: usize,
-    /// How to read a body
+    /// Way to read a body
     #[arg(long, default_value = "borrowed")]
     parse: Parse,
 }

@@ -84,7 +84,7 @@ impl Found {
         self.cpu_ms.iter().sum()
     }
 
-    /// How many cores the processes kept busy.
+    /// Number of cores that the processes kept busy.
     fn cores(&self) -> f64 {
         self.pods_per_second * self.cpu_ms() / 1000.0
     }
@@ -95,10 +95,10 @@ pub(crate) fn prepare(world: &World, repository: &Path) -> Result<()> {
     deployed::apply(&world.cluster, repository)
 }
 
-/// How long an extender has been running before the scheduler starts.
+/// Time for which an extender has been running before the scheduler starts.
 pub(crate) const SETTLED: Duration = Duration::from_secs(4);
 
-/// How the rates are measured, as text for the report.
+/// Describes the measurement of the rates, as text for the report.
 pub(crate) fn method(rounds: usize) -> String {
     format!(
         "KWOK plays the nodes. Pods are made first, then the extender, and four seconds later the scheduler starts; the rate is from \

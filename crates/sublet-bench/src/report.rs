@@ -51,7 +51,7 @@ impl Report {
         });
     }
 
-    /// What has been printed.
+    /// Text that has been printed.
     #[cfg(test)]
     pub(crate) fn text(&self) -> &str {
         &self.text

@@ -15,7 +15,7 @@ use crate::{latency, machine, objects, rate, startup, webhook};
 /// One figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// How long filter and prioritize take
+    /// Time of filter and prioritize
     A,
     /// Pods per second through the stock scheduler
     B,
@@ -23,7 +23,7 @@ enum Figure {
     C,
     /// Memory
     D,
-    /// How long the webhook for pods takes
+    /// Time of the webhook for pods
     E,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// How large the loaded cluster of a, c, d and e is.
+/// Size of the loaded cluster of a, c, d and e.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Nodes, of eight cards each.

@@ -2,7 +2,7 @@
 //!
 //! Each row runs the same programs three times: as jobs of ours, straight on the driver (which
 //! gives a slice in turn to each process that has work), and with a limiter like HAMi-core's in
-//! each program. What a program got is counted from its own kernels.
+//! each program. A program's share is counted from its own kernels.
 
 mod arbiter;
 mod charged;
@@ -28,11 +28,11 @@ const REMARK: &str = "**Simulated**: the card is a fake one, `--fake-gpu 1x16GiB
 /// One figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// How far the shares are from those that were asked
+    /// Distance of the shares from those that were asked
     Split,
-    /// How soon shares are right after somebody came or left
+    /// Time until shares are right after a job came or left
     Convergence,
-    /// What a job is charged, beside what its kernels took
+    /// Charge of a job, beside the time of its kernels
     Charged,
     /// The arbiter's CPU time with 64 jobs on 8 cards
     Arbiter,
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Only these figures
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     only: Vec<Figure>,
-    /// Where the product's files are [default: where cargo xtask bench put them]
+    /// Folder of the product's files [default: where cargo xtask bench put them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Store what is printed in docs/benchmarks/shares.md

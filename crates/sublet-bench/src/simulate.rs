@@ -40,7 +40,7 @@ const REMARK: &str = "Traces: Alibaba's openb (2023) and spot (2026) clusters, `
 enum Figure {
     /// The published policies against the published rows
     Fidelity,
-    /// What each policy leaves unallocated
+    /// Share that each policy leaves unallocated
     Quality,
     /// The same without learning
     Learning,
@@ -84,7 +84,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// What every figure needs to know.
+/// Settings that every figure needs.
 #[derive(Debug)]
 pub(crate) struct Setting {
     /// Few seeds and lists.

@@ -20,7 +20,7 @@ use sublet_testbed::Machine;
 
 pub(crate) use shell::Shell;
 
-/// How long a step may take before it counts as broken.
+/// Longest time of a step before it counts as broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine whose arbiter starts with its first job.

@@ -15,7 +15,7 @@ use crate::scheduler::Load;
 use crate::stats::median;
 use crate::world::{NODES, NOOP, PODS, World, memory_mib, page};
 
-/// How often c is measured.
+/// Number of times that c is measured.
 const TRIES: usize = 5;
 
 /// Seconds (issue 4).

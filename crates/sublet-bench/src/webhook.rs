@@ -47,7 +47,7 @@ const READER: &str = "reading-webhook";
 /// Calls of one webhook before the other's turn.
 const TURN: usize = 100;
 
-/// What is shown.
+/// Percentiles that are shown.
 const SHARES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// The most that a call may take, in milliseconds and as a multiple of the empty webhook (issue 17).

@@ -21,7 +21,7 @@ use crate::noop::Parse;
 /// Requests in flight: enough to keep two cores busy, few enough for the API server.
 const AT_ONCE: usize = 32;
 
-/// How long an extender may take to become ready.
+/// Longest time until an extender is ready.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// The name of the no-op extender's process. If there are several, each gets a number after it.
@@ -191,7 +191,7 @@ pub(crate) async fn post(client: &Client, path: &str, object: &Value) -> Result<
 /// One page of a list, without its objects.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// How many objects the page has.
+    /// Number of objects on the page.
     pub(crate) objects: usize,
     /// Its size as JSON, in bytes.
     pub(crate) bytes: usize,

@@ -10,9 +10,9 @@ pub struct Bench {
     pub page: &'static str,
     /// Words after `cargo xtask bench` that make it, without `--write`.
     pub command: &'static str,
-    /// What is measured, with all of ours that it links: crates of the product, and those that stand
-    /// for a card. Code that only measures is not among them. `sublet-cli` stands for itself alone,
-    /// because it links every command.
+    /// The crates that are measured: those of the product that the benchmark links, and those that
+    /// stand for a card. Code that only measures is not among them. `sublet-cli` stands for itself
+    /// alone, because it links every command.
     pub crates: &'static [&'static str],
 }
 

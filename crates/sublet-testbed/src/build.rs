@@ -28,7 +28,7 @@ const NAMES: [&str; 6] = [
     "kubectl",
 ];
 
-/// What KWOK simulates: nodes become Ready, pods run, jobs complete.
+/// Behaviour that KWOK simulates: nodes become Ready, pods run, jobs complete.
 const STAGES: [&str; 4] = [
     "node/fast/node-initialize",
     "pod/fast/pod-ready",

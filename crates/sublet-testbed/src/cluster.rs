@@ -24,7 +24,7 @@ use crate::loopback::{free_port, http_get, is_open};
 use crate::pki::Pki;
 use crate::supervisor::Supervisor;
 
-/// How long a component may take to become healthy. Cold start is 5 s on two idle cores.
+/// Longest time until a component is healthy. Cold start is 5 s on two idle cores.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The user with all rights.
@@ -400,7 +400,8 @@ impl Cluster {
         self.processes.rss_mib(name)
     }
 
-    /// What of it is no file's: neither its program's nor a library's.
+    /// Memory of the running process that belongs to no file, neither to its program's nor to a
+    /// library's, in MiB.
     ///
     /// # Errors
     /// When no process of this name runs.

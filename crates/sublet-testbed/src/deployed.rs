@@ -35,7 +35,7 @@ const NAMESPACE: &str = "sublet-system";
 /// The one file of `deploy/kubernetes/` that is not made by the chart: helm makes namespaces itself.
 pub const NAMESPACE_MANIFEST: &str = "00-namespace.yaml";
 
-/// Those that are others with the queue, or are there with it alone.
+/// Manifests that differ with the queue, or are there with it alone.
 const QUEUE_FOLDER: &str = "deploy/kubernetes/queue";
 
 /// Manifests that describe processes in pods, or configure them; they are not applied. The webhook
@@ -51,7 +51,7 @@ const NOT_APPLIED: [&str; 5] = [
 /// The capabilities that the agent keeps beyond those of any process of its user: none.
 const AGENT_CAPABILITIES: &str = "--bounding-set=-all";
 
-/// How long the extender may take to complete its ledger.
+/// Longest time until the extender has completed its ledger.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// One of the product's service accounts, for [`crate::ClusterOptions::users`].
@@ -176,9 +176,9 @@ pub struct SchedulerPod {
     pub stand_in: String,
     /// The name of its stock kube-scheduler's process.
     pub kube_scheduler: String,
-    /// Where the kube-scheduler calls the extender, or the stand-in.
+    /// Port on which the kube-scheduler calls the extender, or the stand-in.
     pub calls: u16,
-    /// Where other extenders hand over Binds.
+    /// Port on which other extenders hand over Binds.
     pub replicas: u16,
     /// The extender's health.
     pub health: u16,
@@ -335,7 +335,7 @@ fn apply_calls(cluster: &Cluster, folder: &Path, port: u16) -> Result<()> {
     cluster.apply(&manifest).map(drop)
 }
 
-/// Where a controller listens on loopback.
+/// Ports on which a controller listens on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControllerPorts {
     /// For the API server's calls.

@@ -1,9 +1,9 @@
-//! What pods ask of a card, in the forms that six systems have for it. Written as their users
-//! write it, with the slot that the webhook would add.
+//! Requests of pods on a card, in the forms that six systems have for them. Written as their users
+//! write them, with the slot that the webhook would add.
 
 use serde_json::{Value, json};
 
-/// How many forms there are. They come in turn.
+/// Number of forms. They come in turn.
 pub const FORMS: usize = 6;
 
 /// One pod's request: the resources of its container, and what is written on the pod.

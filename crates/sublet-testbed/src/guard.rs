@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 
 const SCRIPT: &str = include_str!("guard.sh");
 
-/// What a guard removes besides the processes and their directory.
+/// Things that a guard removes besides the processes and their directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
     /// Nothing more.

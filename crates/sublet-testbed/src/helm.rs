@@ -102,8 +102,8 @@ impl Helm {
         Ok(by_file(&self.run(&args, None)?))
     }
 
-    /// What the repository has for users of kubectl, by folder: the chart with its default values,
-    /// and those files that are others with the queue.
+    /// Files of the repository for users of kubectl, by folder: the chart with its default values,
+    /// and the files that differ with the queue.
     ///
     /// # Errors
     /// When helm refuses the chart.
@@ -118,13 +118,13 @@ impl Helm {
     }
 }
 
-/// Where the chart is in the repository.
+/// Folder of the chart in the repository.
 #[must_use]
 pub fn chart_folder(repository: &Path) -> PathBuf {
     repository.join("deploy/chart/sublet")
 }
 
-/// What `helm template` printed, by the template that each document comes from.
+/// Splits the output of `helm template` by the template that each document comes from.
 fn by_file(printed: &str) -> BTreeMap<String, String> {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for document in printed.split("---\n# Source: ").skip(1) {

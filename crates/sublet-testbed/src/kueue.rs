@@ -23,12 +23,12 @@ const KUEUE: GoModule = GoModule::pinned(
     "h1:9Khzc2ne6/eWuZx5o+R4KlVBzh3kZkTIMzpPC2e8Spg=",
 );
 
-/// Where its performance test is in the module.
+/// Folder of its performance test in the module.
 const TEST: &str = "test/performance/scheduler";
 
-/// What is changed in the test's Kueue: its client's limit is an option, and is one limit for all
-/// kinds of objects. As the test has it, each kind has 50 requests a second for itself; the Kueue
-/// that is shipped has one limit for all of them (`cmd/kueue/main.go`).
+/// Changes to the test's Kueue: its client's limit is an option, and is one limit for all kinds of
+/// objects. As the test has it, each kind has 50 requests a second for itself; the Kueue that is
+/// shipped has one limit for all of them (`cmd/kueue/main.go`).
 const CHANGES: [(&str, &str); 3] = [
     (
         "\tctrl \"sigs.k8s.io/controller-runtime\"\n",
@@ -56,7 +56,7 @@ pub struct Kueue {
 }
 
 impl Kueue {
-    /// What is compared.
+    /// Version that is compared.
     pub const VERSION: &'static str = "0.15.0";
 
     /// Builds it, if that is not done.

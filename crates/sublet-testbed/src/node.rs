@@ -36,10 +36,10 @@ const MARK: &str = ".sublet-testbed";
 const CONTAINERD: &str = "containerd";
 const KUBELET: &str = "kubelet";
 
-/// How long a node may take to become Ready. It usually takes 2 s; a loaded machine takes longer.
+/// Longest time until a node is Ready. It usually takes 2 s; a loaded machine takes longer.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long to wait until another process's node is gone.
+/// Longest wait until another process's node is gone.
 const TURN_LIMIT: Duration = Duration::from_secs(600);
 
 /// The options of a node.

@@ -1,9 +1,9 @@
-//! The real operators of jobs, built from their Go modules in `tools/operators`, and how each is
-//! started beside a test cluster.
+//! The real operators of jobs, built from their Go modules in `tools/operators`, and started beside a
+//! test cluster.
 //!
 //! Each has a cache entry of its own, with the definitions of its kinds and its webhooks as its
-//! module has them. Nothing of them is in our repository. Where an operator insists on a port or a
-//! folder that a test cannot give it, a line of its `main` is another; if that line is not as it was,
+//! module has them. Nothing of them is in our repository. If an operator insists on a port or a
+//! folder that a test cannot give it, a line of its `main` is replaced; if that line is not as it was,
 //! the build fails.
 
 mod known;
@@ -24,13 +24,13 @@ use crate::go_module::with_changes;
 use crate::loopback::{free_port, is_open};
 use crate::progress::Progress;
 
-/// How long an operator may take until it is ready.
+/// Longest time until an operator is ready.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where webhooks look for their certificate in a temporary folder, if nothing is said.
+/// Folder in which webhooks look for their certificate by default, below the temporary folder.
 const CERTIFICATES: &str = "k8s-webhook-server/serving-certs";
 
-/// How the modules' manifests name the Service that the API server is to call.
+/// Text by which the modules' manifests name the Service that the API server is to call.
 const SERVICE: &str =
     "service:\n      name: webhook-service\n      namespace: system\n      path: ";
 
@@ -38,7 +38,7 @@ const SERVICE: &str =
 /// its webhooks go, and its folder.
 #[derive(Debug)]
 pub struct Operator {
-    /// What its process is called.
+    /// Name of its process.
     pub name: &'static str,
     /// The folder of its list of modules, below `tools/operators`.
     list: &'static str,
@@ -53,7 +53,7 @@ pub struct Operator {
     /// Its configuration, if it reads one from a file.
     configuration: Option<&'static str>,
     arguments: &'static [&'static str],
-    /// Where it answers when it is ready.
+    /// Path on which it answers when it is ready.
     ready: &'static str,
 }
 
@@ -61,9 +61,9 @@ pub struct Operator {
 #[derive(Debug)]
 struct Changed {
     file: &'static str,
-    /// Where it stands in the program that is built.
+    /// Path of the file in the program that is built.
     to: &'static str,
-    /// What stood there, and what stands there instead.
+    /// Each line of the original, and its replacement.
     lines: &'static [(&'static str, &'static str)],
 }
 
@@ -84,7 +84,7 @@ pub struct Operators {
 }
 
 impl Operators {
-    /// Those that `cargo xtask` built, in `SUBLET_OPERATORS`; `None` if it is not set.
+    /// Operators that `cargo xtask` built, in `SUBLET_OPERATORS`; `None` if it is not set.
     #[must_use]
     pub fn from_env() -> Option<Operators> {
         let folder = std::env::var_os("SUBLET_OPERATORS")?.into();
@@ -124,7 +124,7 @@ impl Operators {
         self.folder.join(operator.folder()).exists()
     }
 
-    /// Where they are, for `SUBLET_OPERATORS`.
+    /// Folder of the operators, for `SUBLET_OPERATORS`.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -200,7 +200,7 @@ impl Operators {
     }
 }
 
-/// Where a started operator has its things.
+/// Ports and folder of a started operator.
 struct Place<'a> {
     health: u16,
     calls: u16,

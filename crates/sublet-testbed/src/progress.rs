@@ -1,4 +1,4 @@
-//! What a person sees while something slow runs.
+//! Shows a person the progress of slow work.
 //!
 //! On a terminal this is one live line, drawn again each second. Elsewhere (CI, a pipe) it is a
 //! plain line every half minute, so that a log shows progress without becoming long. It writes
@@ -42,7 +42,7 @@ impl Progress {
         self.shown = Some(self.started);
     }
 
-    /// How long this step has run.
+    /// Time for which this step has run.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()

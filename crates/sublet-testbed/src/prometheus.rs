@@ -56,7 +56,7 @@ impl Prometheus {
         Ok(Prometheus { folder })
     }
 
-    /// Where it is, for `SUBLET_PROMETHEUS`.
+    /// Folder of Prometheus, for `SUBLET_PROMETHEUS`.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -73,10 +73,10 @@ impl Prometheus {
         command
     }
 
-    /// What `promtool check rules` says of a file.
+    /// Returns the output of `promtool check rules` for a file.
     ///
     /// # Errors
-    /// When it finds something wrong: the error has its words.
+    /// When promtool finds something wrong: the error has its words.
     pub fn check_rules(&self, file: &Path) -> Result<String> {
         let output = Command::new(self.folder.join("promtool"))
             .args(["check", "rules", "--lint=all", "--lint-fatal"])

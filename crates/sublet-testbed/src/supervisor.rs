@@ -24,7 +24,7 @@ use crate::guard::{Guard, Kind};
 /// The time between two checks while we wait for something.
 pub(crate) const POLL: Duration = Duration::from_millis(50);
 
-/// How long a process may take to end after SIGTERM.
+/// Longest time that a process may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Linux counts process times in hundredths of a second for user space, on every architecture
@@ -54,7 +54,7 @@ struct Process {
     child: Child,
 }
 
-/// What is needed to start a process again.
+/// Data to start a process again.
 #[derive(Debug, Clone)]
 struct Recipe {
     program: OsString,
@@ -195,7 +195,7 @@ impl Supervisor {
         self.memory_mib(name, "VmRSS:")
     }
 
-    /// What of it is no file's, in MiB.
+    /// Memory of the running process that belongs to no file, in MiB.
     pub(crate) fn anonymous_mib(&self, name: &str) -> Result<u64> {
         self.memory_mib(name, "RssAnon:")
     }
@@ -207,7 +207,7 @@ impl Supervisor {
         Ok(kib.with_context(|| format!("`{name}` has no resident memory"))? / 1024)
     }
 
-    /// Where a process writes its output.
+    /// File to which a process writes its output.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.dir.join("log").join(format!("{name}.log"))
     }

@@ -1,5 +1,5 @@
-//! What the runtime waits for when it asks the agent about a container: read on the socket between
-//! them.
+//! Times that the runtime waits when it asks the agent about a container: read on the socket
+//! between them.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub(super) fn measure(node: &GpuNode, quick: bool, report: &mut Report) -> Resul
     Ok(())
 }
 
-/// What has come since it was asked last.
+/// Waits that have come since the last call, in milliseconds.
 fn so_far(waits: &Receiver<Duration>) -> Vec<f64> {
     waits.try_iter().map(ms).collect()
 }

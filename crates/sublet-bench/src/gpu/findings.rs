@@ -1,4 +1,4 @@
-//! What was found, twice: Markdown for people, and JSON with everything that was measured.
+//! The findings, twice: Markdown for people, and JSON with everything that was measured.
 
 use std::fs;
 use std::path::Path;

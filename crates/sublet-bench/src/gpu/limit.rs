@@ -74,7 +74,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// How much memory a card has, for somebody.
+/// Memory of the card as one program sees it.
 struct Seen {
     who: String,
     mib: f64,

@@ -27,7 +27,7 @@ const CALLS: [&str; 7] = [
     "mem-create",
 ];
 
-/// Those that have a target: launches and graphs.
+/// Number of calls that have a target: launches and graphs.
 const LOOPS: usize = 3;
 
 pub(super) fn measure(stage: &Stage, seconds: f64, findings: &mut Findings) -> Result<()> {

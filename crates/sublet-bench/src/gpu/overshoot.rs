@@ -107,7 +107,7 @@ fn print(rows: &[Row<'_>], findings: &mut Findings) {
     findings.keep("overshoot", list.collect());
 }
 
-/// What the card's use grows by while a program runs, in MiB.
+/// Growth of the card's use while a program runs, in MiB.
 fn cost(bare: &mut Shell, job: Option<&mut Shell>, line: &str) -> Result<f64> {
     let before = settled_bytes(bare)?;
     let pid = match job {

@@ -21,14 +21,14 @@ use crate::stage::{Shell, Stage, number, soon};
 const TOGETHER_TARGET: f64 = 0.97;
 /// Points between a share and what was asked.
 const SHARE_TARGET: f64 = 3.0;
-/// What a guaranteed program does at least, as a part of what it does alone.
+/// Least work of a guaranteed program, as a part of its work alone.
 const GUARANTEED_TARGET: f64 = 0.97;
-/// And an opportunistic one beside it.
+/// Least work of an opportunistic program beside it.
 const HARVEST_TARGET: f64 = 0.15;
-/// How many times as long as alone the slowest of a hundred requests takes.
+/// Most time of the slowest of a hundred requests, as a multiple of its time alone.
 const P99_TARGET: f64 = 1.30;
 
-/// Networks, and what they are called here.
+/// Networks, and their names here.
 const NETWORKS: [(&str, &str); 3] = [
     ("resnet50", "ResNet-50"),
     ("bert", "BERT-base"),
@@ -44,7 +44,7 @@ const HEAD_START: Duration = Duration::from_secs(2);
 /// One program of a row.
 #[derive(Clone)]
 struct Program {
-    /// What `torch_mix.py` is told.
+    /// Arguments of `torch_mix.py`.
     arguments: String,
     /// Flags of `sublet run`; without, it runs straight on the driver.
     flags: Option<Vec<&'static str>>,
@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-/// Who runs programs, and what they said.
+/// Runs the programs, and keeps their answers.
 struct Runs<'a> {
     stage: &'a Stage,
     torch: &'a Torch,
@@ -182,7 +182,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// What each network does alone without us, in steps a second; and what part of that with us.
+/// Work of each network alone without us, in steps a second; and the part of that with us.
 fn alone(runs: &mut Runs<'_>, networks: &[(&str, &str)], report: &mut Report) -> Result<Vec<f64>> {
     report.say("## Alone");
     let mut table = vec![row(&["", "steps/s without us", "with us"])];

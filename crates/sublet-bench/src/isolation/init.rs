@@ -103,7 +103,7 @@ fn print(size: Size, alone: &[Vec<f64>; 2], many: &[Vec<Starts>; 2], report: &mu
     ]);
 }
 
-/// How long the calls of processes at once took, in milliseconds.
+/// Times of the calls of processes at once, in milliseconds.
 struct Starts {
     p50: f64,
     p99: f64,

@@ -16,7 +16,7 @@ use crate::report::{Report, short};
 use crate::stage::{PATIENCE, Shell, Stage, number};
 use crate::stats::median;
 
-/// How many processes race.
+/// Numbers of processes that race.
 const RACERS: [usize; 4] = [1, 2, 4, 8];
 
 pub(super) fn measure(stage: &Stage, null: &Path, size: Size, report: &mut Report) -> Result<()> {

@@ -27,7 +27,7 @@ const VICTIM: &str = "\"$BENCH_WORKLOAD\" alloc --reach \"$BENCH_REACH\" --size 
 const ASKER: &str = "\"$BENCH_WORKLOAD\" regain --reach \"$BENCH_REACH\" --size 4GiB &";
 const VICTIM_MIB: u64 = 6 << 10;
 
-/// How often the arbiter is asked whether it still shows the victim.
+/// Interval at which the arbiter is asked whether it still shows the victim.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()> {

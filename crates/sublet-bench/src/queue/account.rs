@@ -1,6 +1,6 @@
-//! What a part of a run has cost: CPU time of processes, and writes at the API server by kind.
+//! The cost of a part of a run: CPU time of processes, and writes at the API server by kind.
 //!
-//! The API server counts the requests itself, whoever sends them.
+//! The API server counts the requests itself, whichever client sends them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use sublet_testbed::{APISERVER, ETCD};
 
 use crate::world::World;
 
-/// What is written without anybody's work: leases, and what the API server does for itself.
+/// Kinds of object that are written without any work: leases, and those that the API server writes
+/// for itself.
 const NOBODYS: [&str; 8] = [
     "leases",
     "tokenreviews",
@@ -47,7 +48,7 @@ impl Account {
         })
     }
 
-    /// What has come since then.
+    /// The cost since then.
     pub(super) fn since(&self, before: &Account) -> Account {
         let writes = self.writes.iter().filter_map(|(kind, count)| {
             let more = count - before.writes.get(kind).copied().unwrap_or(0).min(*count);

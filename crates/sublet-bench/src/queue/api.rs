@@ -21,7 +21,7 @@ use crate::world::{NODES, World, memory_mib, post};
 /// Limits of the clients: requests a second.
 const LIMITS: [Option<u32>; 3] = [Some(50), Some(500), None];
 
-/// What is asked of ours (issue 19).
+/// Targets of ours (issue 19).
 const RATE: f64 = 2.0;
 const CPU: f64 = 0.5;
 const WRITES: f64 = 2.0;
@@ -31,11 +31,11 @@ const OF_BOUND: f64 = 0.95;
 const KUEUE: &str = "kueue";
 const GENERATOR: &str = "kueue-generator";
 
-/// How long Kueue has been running before work comes, and the longest that a run may take.
+/// Time for which Kueue has been running before work comes, and the longest time of a run.
 const SETTLED: Duration = Duration::from_secs(4);
 const LONGEST: Duration = Duration::from_secs(2_400);
 
-/// What is needed for every run.
+/// Paths that every run needs.
 pub(super) struct Stand<'a> {
     pub(super) binaries: &'a Binaries,
     pub(super) sublet: &'a Path,
@@ -343,7 +343,7 @@ fn kueues(
     })
 }
 
-/// What Kueue's generator says at the end.
+/// Kueue's generator's report at the end.
 #[derive(Debug, PartialEq)]
 struct Summary {
     seconds: f64,

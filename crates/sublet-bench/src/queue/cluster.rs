@@ -23,7 +23,7 @@ const GPUS: u16 = 8;
 const CORES: u64 = 12;
 const GIB: u64 = 100;
 
-/// How large it is.
+/// Size of the cluster.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     pub(super) nodes: usize,
@@ -265,7 +265,7 @@ fn host(gpus: u64) -> Host {
     }
 }
 
-/// What so many GPUs are in every dimension.
+/// Amounts of so many GPUs in every dimension.
 fn amounts(gpus: u64) -> Amounts {
     let host = host(gpus);
     [

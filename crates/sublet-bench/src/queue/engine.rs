@@ -1,4 +1,4 @@
-//! What the pure engine of the job queue costs, without an API server.
+//! The cost of the pure engine of the job queue, without an API server.
 //!
 //! A thousand nodes, a hundred quotas, fifty thousand groups of the sizes of Philly's jobs, every
 //! one of them known to every tick. `cluster` makes them and carries decisions out; here they are
@@ -24,7 +24,7 @@ const RATE_TARGET: f64 = 5_000.0;
 /// Rounds in which all that runs ends at once.
 const ROUNDS: usize = 5;
 
-/// What starting groups cost.
+/// Cost of starting groups.
 #[derive(Debug, Default, Clone, Copy)]
 struct Rate {
     groups: u64,
@@ -109,7 +109,7 @@ fn ticks(scale: Scale, sizes: &[u32], count: usize) -> Result<Vec<f64>> {
     Ok(ticks)
 }
 
-/// How fast groups are admitted into a cluster in which all has ended at once.
+/// Rate at which groups are admitted into a cluster in which all has ended at once.
 fn rate(scale: Scale, sizes: &[u32]) -> Result<Rate> {
     match sizes {
         [size] => eprintln!("bench: admissions, all of {size} GPUs"),
@@ -128,7 +128,7 @@ fn rate(scale: Scale, sizes: &[u32]) -> Result<Rate> {
     Ok(rate)
 }
 
-/// What a row of ticks has started.
+/// Groups that a row of ticks has started.
 #[derive(Debug, Default)]
 pub(super) struct Filled {
     pub(super) groups: u64,

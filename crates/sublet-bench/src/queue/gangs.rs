@@ -18,10 +18,10 @@ use crate::world::{NODES, PODS, World, page};
 /// The API path of plans.
 const PLANS: &str = "/apis/sublet.dev/v1alpha1/gangplans";
 
-/// What each pod asks, in MiB: two share a card.
+/// Request of each pod, in MiB: two share a card.
 const MIB: u64 = 40_000;
 
-/// How long plans may take to go once their pods are gone.
+/// Longest time until plans are gone once their pods are gone.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The processes whose CPU time is read.

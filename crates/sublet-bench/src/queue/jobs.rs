@@ -29,7 +29,7 @@ use crate::objects::ready_node;
 use crate::report::{Report, Verdict, short};
 use crate::world::{NODES, World, post};
 
-/// Where they are.
+/// Namespace of the Jobs.
 const NAMESPACE: &str = "work";
 
 /// The controller has so many writes under way at a time; so has the loop.
@@ -38,7 +38,7 @@ const AT_ONCE: usize = 16;
 /// If no Job is released for so long, something is wrong.
 const STALL: Duration = Duration::from_secs(60);
 
-/// What is asked of ours (issue 19).
+/// Targets of ours (issue 19).
 const OF_LOOP: f64 = 0.7;
 const WRITES: f64 = 2.0;
 

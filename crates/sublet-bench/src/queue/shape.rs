@@ -1,6 +1,6 @@
-//! What work comes: cohorts of queues of workloads, in the form that the generator of Kueue's own
-//! performance test reads (`test/performance/scheduler` of its repository). So one file makes the
-//! work of both.
+//! The work that comes: cohorts of queues of workloads, in the form that the generator of Kueue's
+//! own performance test reads (`test/performance/scheduler` of its repository). So one file makes
+//! the work of both.
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,7 +44,7 @@ struct QueuesSet {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct WorkloadsSet {
-    /// How often all of them come.
+    /// Number of times that all of them come.
     pub(super) count: usize,
     /// The pause before each.
     pub(super) creation_interval_ms: u64,
@@ -58,7 +58,7 @@ pub(super) struct WorkloadsSet {
 pub(super) struct WorkKind {
     /// A word for its size.
     pub(super) class_name: String,
-    /// How long it runs once it is admitted.
+    /// Time that it runs once it is admitted.
     pub(super) runtime_ms: u64,
     /// The higher ones go first.
     pub(super) priority: i32,
@@ -77,7 +77,7 @@ pub(super) struct WorkQueue<'a> {
     pub(super) nominal: u64,
     /// The most CPUs that it may have.
     pub(super) most: u64,
-    /// What comes to it.
+    /// Sets of workloads that come to it.
     pub(super) sets: &'a [WorkloadsSet],
 }
 
@@ -130,7 +130,7 @@ impl WorkShape {
         })
     }
 
-    /// How many workloads come.
+    /// Number of workloads that come.
     pub(super) fn workloads(&self) -> usize {
         let own = |(times, set): (usize, &WorkloadsSet)| times * set.count * set.workloads.len();
         self.sets().map(own).sum()

@@ -25,18 +25,18 @@ use crate::world::post;
 /// If nothing happens for so long, something is wrong.
 const STALL: Duration = Duration::from_secs(90);
 
-/// How long a Job runs, on the Job.
+/// Label of a Job with the time that it runs, in milliseconds.
 const RUNS: &str = "sublet.test/runs-ms";
 
 /// CPUs of a node.
 const NODE_CPUS: u64 = 64;
 
-/// What came of it.
+/// Result of the work.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Played {
     /// From the first Job that is made until the last has ended.
     pub(super) seconds: f64,
-    /// How often one was released, and held back again.
+    /// Number of times that a Job was released, and held back again.
     pub(super) releases: u64,
     pub(super) held_back: u64,
     /// Milliseconds until each was released.
@@ -103,7 +103,7 @@ fn class_of(priority: i32) -> String {
     format!("priority-{priority}")
 }
 
-/// Where Jobs of a namespace are.
+/// Path of the Jobs of a namespace.
 pub(super) fn jobs_of(namespace: &str) -> String {
     format!("/apis/batch/v1/namespaces/{namespace}/jobs")
 }
@@ -129,7 +129,7 @@ pub(super) fn job(name: &str, kind: &WorkKind) -> Value {
     })
 }
 
-/// What is known of the Jobs.
+/// State of the Jobs.
 #[derive(Debug, Default)]
 struct Known {
     jobs: HashMap<String, KnownJob>,

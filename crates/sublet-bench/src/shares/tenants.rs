@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::stage::Stage;
 
-/// How programs share a card.
+/// Ways in which programs share a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// As jobs, by `sublet run --compute`.

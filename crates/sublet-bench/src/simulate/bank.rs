@@ -11,13 +11,13 @@ use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Variant, inflate};
 
 use super::traces::Traces;
 
-/// How many runs go on at a time: the targets are for two cores.
+/// Number of runs at a time: the targets are for two cores.
 pub(super) const CORES: usize = 2;
 
 /// Percent of arrival at which policies are compared.
 pub(super) const PERCENTS: [u32; 5] = [95, 100, 110, 120, 130];
 
-/// How a run differs from the protocol.
+/// Difference of a run from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     /// Not at all.
@@ -200,7 +200,8 @@ pub(super) fn unallocated(outcomes: &[&Outcome], percent: u32) -> Vec<f64> {
     found.map(|allocated| 100.0 - allocated).collect()
 }
 
-/// How much more GPU share each of these runs leaves unallocated than its counterpart in `those`.
+/// Difference in the unallocated GPU share between each of these runs and its counterpart in
+/// `those`.
 pub(super) fn paired(these: &[&Outcome], those: &[&Outcome], percent: u32) -> Vec<f64> {
     let (these, those) = (unallocated(these, percent), unallocated(those, percent));
     these.iter().zip(&those).map(|(a, b)| a - b).collect()

@@ -11,7 +11,7 @@ use crate::stats::Spread;
 
 /// Percent unallocated on the default list at 100 % arrived, with the cure (issue 6).
 const DEFAULT_TARGET: f64 = 4.0;
-/// How many percentage points more may stay unallocated than FGD leaves in its own protocol.
+/// Percentage points that may stay unallocated beyond FGD's in its own protocol.
 const AS_GOOD: f64 = 0.1;
 
 const ROWS: [(&str, &str, Way); 4] = [

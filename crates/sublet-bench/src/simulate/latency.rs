@@ -42,7 +42,7 @@ const HOST: Host = Host {
     memory: Bytes::new(1 << 40),
 };
 
-/// How much of the cluster's GPUs is in use, in thousandths.
+/// Part of the cluster's GPUs that is in use, in thousandths.
 const LOAD: u32 = 600;
 
 /// The time from one call to the next, and from one change to the next. Two extenders take turns,
@@ -233,7 +233,7 @@ impl Churn {
     }
 }
 
-/// What one change does, and to which pod.
+/// Action of one change, and its pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     Goes(usize),

@@ -45,7 +45,7 @@ const FLOOR_AT_100: [(&str, f64); 17] = [
 /// Pairs of the percentage arrived on the default list, and the most that may stay unallocated.
 const DEFAULT_TARGETS: [(u32, f64); 2] = [(100, 3.7), (130, 3.6)];
 
-/// How many percentage points more than FGD may stay unallocated.
+/// Percentage points that may stay unallocated beyond FGD's.
 const AS_GOOD: f64 = 0.1;
 /// The same at 95 %, on other lists than the default one.
 const EARLY: f64 = 0.3;

@@ -38,7 +38,7 @@ const PUBLISHED: [&str; 6] = [
     PEER,
 ];
 
-/// How long all published runs took together. They are done first, while the bank is empty.
+/// Time of all published runs together. They are done first, while the bank is empty.
 pub(super) struct Together {
     runs: usize,
     took: Duration,

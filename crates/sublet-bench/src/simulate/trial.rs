@@ -1,4 +1,4 @@
-//! What it costs to try out a gang: the engine places all its pods, and then undoes all of it.
+//! The cost of a trial of a gang: the engine places all its pods, and then undoes all of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) const GANG: usize = 64;
 /// Number of trials; the median counts.
 const TRIES: usize = 101;
 
-/// How long one trial takes in a cluster of such nodes, half filled with such pods. Returns the
+/// Measures one trial in a cluster of such nodes, half filled with such pods. Returns the
 /// median and the longest time, in milliseconds.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! How the second stock kube-scheduler is started: the flags and the configuration out of the shipped
+//! Starts the second stock kube-scheduler: with the flags and the configuration of the shipped
 //! manifests. Only addresses are replaced.
 
 use std::fs;
