@@ -1,5 +1,5 @@
 //! Keeps a node's offer up to date. The loop looks at devices, settings and the node object, tells
-//! the cluster what is missing there, and runs a plugin for each resource offered. It only
+//! the cluster the missing parts, and runs a plugin for each resource offered. It only
 //! compares and carries out. If it is cut off in between nothing is lost, because the next look
 //! does it.
 
@@ -76,10 +76,10 @@ pub(crate) struct Agent {
     isolation: IsolationWatch,
     cdi: Option<Arc<Cdi>>,
     pods: PodSource,
-    /// There where the runtime is asked.
+    /// Set if the runtime is asked.
     runtime: Option<RuntimeSide>,
     given: Arc<Mutex<Given>>,
-    /// Told of answers of which only kubelet's books will say for whom they were.
+    /// Told of answers for a pod that only kubelet's books can name.
     doubt: Arc<Notify>,
     /// The cards of pods that do not say themselves which they have.
     lost: watch::Sender<Handed>,
@@ -390,8 +390,7 @@ impl Agent {
         Ok(&self.offered.insert(offered).offer)
     }
 
-    /// Tells whoever hands out cards what the offer says now, and kubelet how the cards fare of
-    /// which it knows.
+    /// Gives the offer to the parts that hand out cards, and the health of known cards to kubelet.
     fn feed(&self) {
         if let Some(offered) = &self.offered {
             let site = Arc::new(self.site_of(offered));

@@ -96,8 +96,8 @@ pub struct HandOver {
     pub environment: BTreeMap<String, String>,
     /// Annotations to write on the pod before kubelet gets its answer.
     pub annotations: BTreeMap<String, String>,
-    /// All pods that kubelet could mean, the one above among them; none where it is certain. Then
-    /// nothing is written before kubelet's books say whom it meant.
+    /// All pods that kubelet could mean, the one above among them; none if that is certain. Then
+    /// nothing is written before kubelet's books name the pod.
     pub twins: Vec<Twin>,
     /// The first device that kubelet chose, by which its books are searched then.
     pub device: Option<String>,
@@ -316,7 +316,7 @@ impl<'a> Tenants<'a> {
         tenants
     }
 
-    /// The one container that waits for what is asked. Several, each of another pod, only where
+    /// The one container that waits for such devices. Several, each of another pod, only if
     /// kubelet's books were read; never none.
     fn meant_by(
         &self,

@@ -1,8 +1,8 @@
-//! Decides when a device is prepared and when it is cleaned: before the first container that gets it,
-//! and after the last is gone. A shared device waits for the last of its pods. A device that cannot be
-//! cleaned is sick and given to no pod; cleaning is tried again with growing pauses. While a device is
-//! prepared or cleaned it is in hand, and given to no pod. Pure: owners of devices go in, work to do
-//! comes out. Times are milliseconds on any clock that only rises.
+//! Decides when a device is prepared and when it is cleaned: before the first container that gets
+//! it, and after the last is gone. A shared device waits for the last of its pods. A device that
+//! cannot be cleaned is sick and given to no pod; cleaning is tried again with growing pauses.
+//! While a device is prepared or cleaned it is in hand, and given to no pod. Pure: owners of
+//! devices go in, work to do comes out. Times are milliseconds on any clock that only rises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,7 +44,7 @@ struct Use {
     now: BTreeMap<PodUid, u64>,
     /// Pods that had it since it was clean.
     ever: BTreeSet<PodUid>,
-    /// Until when it counts as used whoever is known to have it.
+    /// Time until which it counts as used even if no pod is known to have it.
     awaited_ms: u64,
     hand: Option<Hand>,
     trouble: Option<Trouble>,
@@ -76,7 +76,7 @@ pub(crate) enum CareNews {
 }
 
 impl Care {
-    /// Somebody is about to get that device; `who` is empty where that is not known. True if nobody
+    /// Begins to give that device to a pod; `who` is empty if the pod is not known. True if no pod
     /// had it since it was clean: it is to be prepared first, and is in hand until then.
     ///
     /// # Errors
@@ -118,15 +118,15 @@ impl Care {
         self.devices.remove(device);
     }
 
-    /// Learns which pods existed at `asked_ms`, when they were asked for, and the devices of each; pods
-    /// that are gone may be among them. A pod that got a device since then keeps it. `all`: no other pod
-    /// got a device before that, so a device that was handed over and that no pod has is free.
+    /// Learns which pods existed at `asked_ms`, when they were asked for, and the devices of each;
+    /// pods that are gone may be among them. A pod that got a device since then keeps it. `all`: no
+    /// other pod can have got a device before that, so a device that no pod has is free.
     pub(crate) fn see(&mut self, live: &BTreeSet<PodUid>, held: &Held, asked_ms: u64, all: bool) {
         for (device, pods) in held {
             // What somebody had before this process began is as clean as it ever will be.
             let is_used = pods.iter().any(|uid| live.contains(uid));
-            // Nobody gets one that is not clean. Kubelet's books say all the same that those have it
-            // who wait for it, and nobody would ever clean it.
+            // No pod gets a device that is not clean. Kubelet's books list the waiting pods as its
+            // owners all the same; if they counted, it would never be cleaned.
             let is_unclean = |of: &Use| of.trouble.is_some() || of.hand == Some(Hand::Cleaning);
             if self.devices.get(device).is_some_and(is_unclean) {
                 continue;
@@ -148,7 +148,7 @@ impl Care {
         }
     }
 
-    /// Takes one in hand that is to be cleaned now; returns it with those who had it.
+    /// Takes one in hand that is to be cleaned now; returns it with the pods that had it.
     pub(crate) fn take_due(&mut self, now_ms: u64) -> Option<(DeviceName, BTreeSet<PodUid>)> {
         let is_due = |of: &Use| {
             let is_time = of.trouble.as_ref().is_none_or(|one| one.again_ms <= now_ms);
@@ -430,9 +430,9 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody gets a card that another had who is gone, unless it was cleaned in between, or
-        /// somebody had it all the time. No card is cleaned under those who have it, and what is
-        /// free is clean at last.
+        /// No pod gets a card of a pod that is gone, unless the card was cleaned in between, or
+        /// some pod had it all the time. No card is cleaned while a pod has it, and a free card is
+        /// clean at last.
         #[test]
         fn whoever_comes_and_goes_a_device_is_clean_when_it_is_given(
             steps in proptest::collection::vec(step(), 1..60),

@@ -28,7 +28,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval between tries meanwhile.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
-/// The devices of one node, and who had them.
+/// The devices of one node, and the pods that had them.
 pub(crate) struct Caring {
     events: NodeEvents,
     pods: PodSource,
@@ -82,9 +82,9 @@ impl Caring {
         &self.kinds
     }
 
-    /// Makes devices ready for a container that is about to get them. `who`: the pods whose container
-    /// it may be, none where that is not known. `pods`: those of the node, if the caller has listed
-    /// them. `patience`: how long it waits for a device that is not clean.
+    /// Makes devices ready for a container that is about to get them. `who`: the pods that may have
+    /// the container, none if that is not known. `pods`: those of the node, if the caller has
+    /// listed them. `patience`: the longest wait for a device that is not clean.
     ///
     /// # Errors
     /// One of them is not clean, or cannot be prepared; the status says which and why.
@@ -138,8 +138,8 @@ impl Caring {
         Ok(())
     }
 
-    /// Looks who is gone, and cleans what nobody has any more. Says when it is to look again, if
-    /// nobody comes or goes.
+    /// Looks for pods that are gone, and cleans the devices that no pod has any more. Says when it
+    /// is to look again, if no pod comes or goes.
     pub(crate) async fn look(&self, pods: &PodList) -> Option<Duration> {
         let books = Books::read(&self.books);
         let newest = self.pods.newest();

@@ -2,8 +2,8 @@
 //! specification. Devices that only a hook brings in, because of a variable, are taken away again when
 //! systemd reloads its units; those in the specification stay.
 //!
-//! If NVIDIA's toolkit has described a card itself, its name is used, because it brings the driver's
-//! libraries too. Otherwise ours is: the device files alone, beside the variable as ever.
+//! If NVIDIA's toolkit has described a card itself, its name is used, because it brings the
+//! driver's libraries too. Otherwise ours is: the device files alone, beside the variable as ever.
 //!
 //! The file outlives the agent: kubelet starts containers again while the agent is away, and a runtime
 //! refuses names that nothing describes. It goes when there is no card any more.

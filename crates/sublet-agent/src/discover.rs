@@ -52,7 +52,7 @@ pub enum DiscoverError {
     File {
         /// The file.
         path: PathBuf,
-        /// Line, column, field and what is wrong with it.
+        /// Line, column, field and problem.
         problem: String,
     },
     /// The devices contradict each other.

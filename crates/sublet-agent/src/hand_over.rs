@@ -1,8 +1,8 @@
-//! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and writes on
-//! the pod what was handed over *before* kubelet gets its answer. If the process dies in between,
-//! the pod fails its admission; no card is handed out twice. No lock is held while the API server, the
-//! arbiter or a device is waited for: what is decided is reserved in the same moment, so that the
-//! next Allocate does not decide it again, and given back if it comes to nothing.
+//! Answers kubelet's Allocate: reads the node's pods afresh, has `allocate` decide, and writes the
+//! decision on the pod *before* kubelet gets its answer. If the process dies in between, the pod
+//! fails its admission; no card is handed out twice. No lock is held during a wait for the API
+//! server, the arbiter or a device: a decision is reserved in the same moment, so that the next
+//! Allocate does not decide it again, and given back if it comes to nothing.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct HandOut {
     pub(crate) client: Client,
     pub(crate) pods: PodSource,
-    /// Does the runtime say later whose the container is?
+    /// Does the runtime name the container later?
     pub(crate) gated: bool,
     pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
@@ -62,7 +62,7 @@ pub(crate) struct HandOut {
     pub(crate) isolation: IsolationWatch,
     /// Kubelet's books.
     pub(crate) books: PathBuf,
-    /// Told of answers of which only kubelet's books will say for whom they were.
+    /// Told of answers for a pod that only kubelet's books can name.
     pub(crate) doubt: Arc<Notify>,
 }
 
@@ -124,7 +124,7 @@ impl HandOut {
         }
     }
 
-    /// The devices that each container had best get, by what is known of pods now.
+    /// The devices that each container had best get, as far as the pods are known now.
     async fn advice(
         &self,
         resource: &'static str,

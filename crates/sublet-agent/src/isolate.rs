@@ -1,12 +1,12 @@
-//! Holding containers to what they were given: the node's arbiter in a thread of this process,
-//! and what each container needs to find it. Whether a container may have its cards is decided
+//! Holds containers to their parts: the node's arbiter in a thread of this process, and the mounts
+//! and variables by which a container finds it. Whether a container may have its cards is decided
 //! elsewhere (`allocate`); this only carries it out, and takes it back when the pod is gone.
 //!
-//! `inject` and `reconcile` decide and touch nothing; `record` is what stays on disk, so that
-//! an agent that was killed finds its containers again before it has asked anybody, and `found` what
-//! it finds; `node` does it all with what `means` brings, `containers` says who has which container in
-//! hand, `thread` is where the arbiter runs, and `supervisor` starts it whenever it is not
-//! there; `loadable` says which images cannot load the libraries; `fake` is the
+//! `inject` and `reconcile` decide and touch nothing; `record` stays on disk, so that an agent that
+//! was killed finds its containers again before it has asked any server; `found` reads the records
+//! at the start; `node` does it all with the parts that `means` brings; `containers` knows which
+//! thread has which container in hand; `thread` runs the arbiter, and `supervisor` starts it
+//! whenever it is not there; `loadable` says which images cannot load the libraries; `fake` is the
 //! arbiter's view of cards that a file plays.
 
 mod containers;
@@ -43,7 +43,7 @@ use sublet_model::PodKey;
 pub(crate) enum IsolationWord {
     /// If this node can do it; parts of cards wait while something is in the way
     Auto,
-    /// Yes, and the agent does not start where this node can never do it
+    /// Yes; the agent does not start if this node can never do it
     On,
     /// No
     Off,
@@ -53,9 +53,9 @@ pub(crate) enum IsolationWord {
 /// function that the interposer does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StrictnessWord {
-    /// They are refused
+    /// Refuse them
     Strict,
-    /// They run without a limit, and are reported
+    /// Let them run without a limit, and report them
     Compat,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Wanted {
     pub(crate) state_dir: PathBuf,
     /// The host's folder for the arbiter's own sockets.
     pub(crate) runtime_dir: PathBuf,
-    /// May people submit jobs of this machine, of which the cluster does not know?
+    /// May people submit jobs of this machine, unknown to the cluster?
     pub(crate) local_jobs: bool,
     /// Rule by which containers on one card share its time.
     pub(crate) time: TimeSharing,
@@ -144,7 +144,7 @@ pub(crate) enum IsolationError {
     Io {
         /// The operation that was tried.
         doing: &'static str,
-        /// With what.
+        /// The file or folder.
         place: PathBuf,
         /// Error of the system.
         #[source]
@@ -153,7 +153,7 @@ pub(crate) enum IsolationError {
 }
 
 impl IsolationError {
-    /// For `map_err`: what was being done, and with what.
+    /// Makes the error for `map_err` from the operation and its file or folder.
     pub(crate) fn io(
         doing: &'static str,
         place: &Path,

@@ -119,8 +119,8 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Cleans a device that no pod has any more. `after`: the pods that had it since it was clean. The
-    /// remains on any device are processes of pods that were deleted by force.
+    /// Cleans a device that no pod has any more. `after`: the pods that had it since it was clean.
+    /// The remains on any device are processes of pods that were deleted by force.
     ///
     /// # Errors
     /// Says why the device is not clean. Cleaning is tried again then.

@@ -113,8 +113,8 @@ pub struct Args {
     hami_register: bool,
     /// Publish Koordinator's Device of the node, for programs that read it
     ///
-    /// For clusters that have Koordinator's CRD, on nodes that koordlet does not report. Do not use it
-    /// with Koordinator's scheduler: that would bind its pods here, past Sublet's account.
+    /// For clusters that have Koordinator's CRD, on nodes that koordlet does not report. Do not use
+    /// it with Koordinator's scheduler: that would bind its pods here, past Sublet's account.
     #[arg(long)]
     koordinator_device: bool,
     /// Address for /healthz and /metrics [default: none]

@@ -1,13 +1,13 @@
-//! The strongest proof of which container starts: the runtime says it. The agent is an NRI plugin. The
-//! runtime asks it about each container that it creates, by the pod's UID and the container's name. The
-//! answer is decided from the pod as the API server has it, which a watch has brought: no call to
-//! another program is on the way. The things that a pod's containers need are made when the watch brings
-//! the pod, some tenths of a second before; the runtime waits for a look at them.
+//! The strongest proof of a container's identity: the runtime says it. The agent is an NRI plugin.
+//! The runtime asks it about each container that it creates, by the pod's UID and the container's
+//! name. The answer is decided from the pod as the API server has it, which a watch has brought: no
+//! call to another program is on the way. The things that a pod's containers need are made when the
+//! watch brings the pod, some tenths of a second before; the runtime waits for a look at them.
 //!
 //! Kubelet's Allocate comes before, and does not name the container. The agent answers it with a
-//! [`gate`]: something with which no container can start, until this module takes it away. So if the
-//! runtime did not ask about a container, because the agent was away or too late, the runtime refuses
-//! that container, and kubelet tries again. The sandbox's annotations decide nothing.
+//! [`gate`]: something with which no container can start, until this module takes it away. So if
+//! the runtime did not ask about a container, because the agent was away or too late, the runtime
+//! refuses that container, and kubelet tries again. The sandbox's annotations decide nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -25,9 +25,9 @@ pub type DeviceIds = Vec<String>;
 /// Answers what kubelet asks about devices it is about to hand out.
 #[tonic::async_trait]
 pub trait Allocator: Send + Sync + 'static {
-    /// Returns the settings that each container needs to use its devices, in the order asked. Kubelet
-    /// picked the IDs and asks about one container of one pod at a time today, but kubelet tells neither
-    /// the order of pods nor their names.
+    /// Returns the settings that each container needs to use its devices, in the order asked.
+    /// Kubelet picked the IDs and asks about one container of one pod at a time today, but kubelet
+    /// tells neither the order of pods nor their names.
     ///
     /// # Errors
     /// The status fails the pod's admission; kubelet shows its message in the pod's

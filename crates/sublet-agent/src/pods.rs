@@ -22,9 +22,9 @@ use crate::hand_over::{CallError, pods_on};
 /// Longest wait for the first list.
 const FIRST_LIST: Duration = Duration::from_secs(5);
 
-/// Pods of the node, and when they were asked for. Whoever has got something since may not be among
-/// them: who compares pods with what was handed over leaves that alone, and so needs no lock from
-/// the question to the comparison.
+/// Pods of the node, and when they were asked for. A pod that got devices since may not be among
+/// them. So code that compares pods with the devices that were handed over leaves that pod alone,
+/// and needs no lock from the question to the comparison.
 #[derive(Clone)]
 pub(crate) struct PodList {
     pods: Arc<Vec<Pod>>,

@@ -61,7 +61,7 @@ pub fn missing(node: &Node, offer: &Offer, lost: &Handed) -> Missing {
     missing
 }
 
-/// Writes what is missing. The annotation goes first: with amounts alone the node would
+/// Writes the missing parts. The annotation goes first: with amounts alone the node would
 /// be taken for one without an agent.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! `sublet-bench agent`: how fast a node starts pods, on a real kubelet, containerd and runc.
 //!
-//! It measures how long pods wait for each other because the node has to tell them apart:
-//! pods that look the same, by each way in which the agent can tell them apart, beside pods that all
-//! look different.
+//! It measures how long pods wait for each other because the node has to tell them apart: pods that
+//! look the same, by each way in which the agent can tell them apart, beside pods that all look
+//! different.
 
 mod asked;
 mod takeover;
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// One round: shows that it works, the figures mean little
     #[arg(long)]
     quick: bool,
-    /// Store what is printed in docs/benchmarks/agent.md
+    /// Store the output in docs/benchmarks/agent.md
     #[arg(long)]
     write: bool,
 }

@@ -1,5 +1,5 @@
-//! `sublet-bench gpu`: the cost of isolation, the exactness of limits, and the shares of programs on
-//! one card, on a real card.
+//! `sublet-bench gpu`: the cost of isolation, the exactness of limits, and the shares of programs
+//! on one card, on a real card.
 //!
 //! It needs no cargo and no repository: the product's files beside it are enough, so that it can
 //! be carried to the machine that has the card. Parts that need PyTorch say so if it is missing;
@@ -239,7 +239,7 @@ fn settled_bytes(bare: &mut Shell) -> Result<f64> {
     Ok(last)
 }
 
-/// A sign of life for whoever waits.
+/// Shows a waiting person a sign of life.
 fn progress(text: &str) {
     eprintln!("bench: {text}");
 }

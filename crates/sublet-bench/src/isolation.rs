@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// Folder of the product's files [default: where cargo xtask bench put them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// Store what is printed in docs/benchmarks/isolation.md
+    /// Store the output in docs/benchmarks/isolation.md
     #[arg(long)]
     write: bool,
 }
@@ -172,7 +172,7 @@ fn calls(arguments: &Arguments, bin: &Path, size: Size, report: &mut Report) -> 
     Ok(())
 }
 
-/// Tells the person who waits what is being measured.
+/// Tells the waiting person what is being measured.
 fn progress(text: &str) {
     eprintln!("bench: {text}");
 }

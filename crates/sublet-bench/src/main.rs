@@ -4,11 +4,11 @@
 //! prints Markdown. Nothing here is a test: a figure that misses its target is printed as
 //! missed, and the exit status is still 0.
 //!
-//! Suggested reading order: scheduler (what is run), latency, rate, startup, webhook (the figures),
-//! then world, objects, noop, caller (what they need); agent (on a real node). One machine's isolation: isolation,
-//! shares and gpu (what is run), the files of their folders (the figures), stage (what they need).
-//! Placement on traces: simulate and the files of its folder. The job queue: queue and cluster,
-//! and replay.
+//! Suggested reading order: scheduler (the command), latency, rate, startup, webhook (the figures),
+//! then world, objects, noop, caller (their parts); agent (on a real node). One machine's
+//! isolation: isolation, shares and gpu (the commands), the files of their folders (the figures),
+//! stage (their parts). Placement on traces: simulate and the files of its folder. The job queue:
+//! queue and cluster, and replay.
 
 mod agent;
 mod caller;

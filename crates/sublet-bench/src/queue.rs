@@ -87,7 +87,7 @@ pub(crate) struct Arguments {
     /// kwok: pods of each round
     #[arg(long, default_value_t = 512)]
     pods: usize,
-    /// Store what is printed in docs/benchmarks/
+    /// Store the output in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// came, and 0.9
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     load: Vec<String>,
-    /// Store what is printed in docs/benchmarks/
+    /// Store the output in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }
@@ -190,7 +190,7 @@ fn play(sublet: &Path, philly: &Path, pods: &Path, load: Option<&str>) -> Result
     Ok(document.runs)
 }
 
-/// The tables of one load, and what is asked of ours.
+/// The tables of one load, and the targets of ours.
 fn show(runs: &[Run], report: &mut Report) -> Result<()> {
     let first = runs.first().context("sublet simulate made no run")?;
     let all_end = runs.iter().all(|run| run.ended == run.jobs);

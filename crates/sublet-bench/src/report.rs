@@ -57,7 +57,7 @@ impl Report {
         &self.text
     }
 
-    /// Stores exactly what was printed as the page of this benchmark, and says so.
+    /// Stores exactly the printed text as the page of this benchmark, and says so.
     pub(crate) fn store(&self, bench: &Bench, repository: &Path) -> Result<()> {
         let file = bench.file();
         self.write(&repository.join(&file))?;
@@ -65,7 +65,7 @@ impl Report {
         Ok(())
     }
 
-    /// Stores exactly what was printed in a file.
+    /// Stores exactly the printed text in a file.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;

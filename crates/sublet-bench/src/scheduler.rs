@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Calls of a for each extender and situation [default: 5000, quick: 300]
     #[arg(long, value_name = "N")]
     calls: Option<usize>,
-    /// Store what is printed in docs/benchmarks/scheduler.md
+    /// Store the output in docs/benchmarks/scheduler.md
     #[arg(long)]
     write: bool,
 }

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// Folder of the product's files [default: where cargo xtask bench put them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// Store what is printed in docs/benchmarks/shares.md
+    /// Store the output in docs/benchmarks/shares.md
     #[arg(long)]
     write: bool,
 }
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Tells the person who waits what is being measured.
+/// Tells the waiting person what is being measured.
 fn progress(what: &str) {
     eprintln!("bench: {what}");
 }

@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     /// Only these figures
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     only: Vec<Figure>,
-    /// Store what is printed in docs/benchmarks/
+    /// Store the output in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }
@@ -267,7 +267,7 @@ fn deviating(figures: &[f64], signed: bool) -> String {
     }
 }
 
-/// Tells the person who waits what is being measured.
+/// Tells the waiting person what is being measured.
 fn progress(text: &str) {
     eprintln!("bench: {text}");
 }

@@ -41,7 +41,8 @@ use crate::world::{World, memory_mib};
 /// The process of the webhook that decides nothing.
 const EMPTY: &str = "empty-webhook";
 
-/// The process of the one that reads the pod first, as whoever decides about pods has to.
+/// The process of the webhook that reads the pod first, as a program that decides about pods has
+/// to.
 const READER: &str = "reading-webhook";
 
 /// Calls of one webhook before the other's turn.

@@ -1,4 +1,5 @@
-//! Reads the API server's audit log as a list of requests: who asked for what, and the answer.
+//! Reads the API server's audit log as a list of requests: the account, the request, and the
+//! answer.
 //!
 //! The log shows what the product really did to the cluster, whatever the product's own logs say.
 //! An incomplete last line is left out, since the server may still be writing it.

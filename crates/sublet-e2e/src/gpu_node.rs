@@ -2,8 +2,8 @@
 //!
 //! Kubelet, containerd and runc are real, and so are the calls between them and our agent. Only
 //! the cards are not: a file describes them. Everything is read where a user could read it: node
-//! and pod objects, a container's environment from inside, kubelet's own checkpoint of which
-//! container has which device. Nothing here decides what is right; the tests do.
+//! and pod objects, a container's environment from inside, kubelet's own checkpoint of containers
+//! and their devices. Nothing here decides what is right; the tests do.
 
 use std::collections::BTreeMap;
 use std::fs;

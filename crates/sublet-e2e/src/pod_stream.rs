@@ -109,7 +109,7 @@ async fn make(client: Client, every: Duration, spec: &Value, stop: &AtomicBool) 
     }
 }
 
-/// Deletes what is bound and has begun to run; returns the names of the others.
+/// Deletes pods that are bound and have begun to run; returns the names of the others.
 async fn sweep(pods: &Api<Pod>) -> Result<Vec<String>> {
     let all = pods.list(&ListParams::default()).await?.items;
     let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());

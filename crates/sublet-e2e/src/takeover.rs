@@ -24,7 +24,7 @@ pub enum Blow {
     FreezeExtender,
 }
 
-/// A bound that only what is broken exceeds, on a busy machine.
+/// A bound that only a broken product exceeds, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// When kubelet kills a container that answers nothing: after three liveness probes, ten seconds
@@ -45,10 +45,10 @@ pub struct Struck<'a> {
 }
 
 impl Blow {
-    /// Strikes whoever leads.
+    /// Strikes the leader.
     ///
     /// # Errors
-    /// Nobody leads, or an extender does not tell its figures.
+    /// No extender leads, or one does not tell its figures.
     pub fn strike<'a>(self, world: &World, pods: &'a [SchedulerPod]) -> Result<Struck<'a>> {
         let leader = eventually(|| leading(world, pods))?;
         let before = bound_by_others(pods, leader)?;

@@ -211,8 +211,8 @@ impl<'t> Accounts<'t> {
         }
     }
 
-    /// Is there something of these amounts of which every quota uses more than it is entitled to,
-    /// from this one up to where its branch meets that of the other?
+    /// Checks whether there is one of these resources that every quota, from this one up to where
+    /// its branch meets that of the other, uses beyond its entitlement.
     pub(crate) fn is_over(&self, quota: usize, other: usize, amounts: &[u64]) -> bool {
         let met: Vec<usize> = self.tree.upwards(other).collect();
         let branch = || self.tree.upwards(quota).take_while(|at| !met.contains(at));
@@ -223,7 +223,7 @@ impl<'t> Accounts<'t> {
     /// May a group with such amounts start, as far as its quota and those above say?
     ///
     /// # Errors
-    /// The first limit that it would pass. `kept`: does it have to leave what is kept?
+    /// The first limit that it would pass. `kept`: must it leave the kept room alone?
     pub(crate) fn check(
         &self,
         to: Charge,

@@ -1,9 +1,9 @@
 //! One amount, divided among siblings that have minima, limits and weights.
 //!
-//! The rule of Koordinator's elastic quota (`RuntimeQuotaCalculator`), in whole numbers: every sibling
-//! has its minimum first, and the rest goes to those that want more, by weight. A part that one sibling
-//! cannot use goes round again. The units that no division gives out go to the largest remainders
-//! (Hamilton's method), and ties to the sibling that stands first.
+//! The rule of Koordinator's elastic quota (`RuntimeQuotaCalculator`), in whole numbers: every
+//! sibling has its minimum first, and the rest goes to those that want more, by weight. A part that
+//! one sibling cannot use goes round again. The units that no division gives out go to the largest
+//! remainders (Hamilton's method), and ties to the sibling that stands first.
 
 /// Wish of one of the siblings for one resource.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Wish {
     pub min: u64,
     /// It never has less than this of its minimum, even where the minima do not fit.
     pub guarantee: u64,
-    /// Its part of what is left. With none it has its minimum and no more.
+    /// Its part of the rest. With none it has its minimum and no more.
     pub weight: u64,
     /// The part that it does not ask for may go to others.
     pub lends: bool,

@@ -13,15 +13,15 @@ use crate::need::{firm, together};
 use crate::place::{Ground, Lack, Places};
 use crate::{Group, MOST_MEMBERS};
 
-/// The nodes as they would be without pods, and what was asked about them.
+/// The nodes as they would be without pods, and the answers about them.
 #[derive(Debug, Default)]
 pub(crate) struct EmptyNodes {
     engine: Option<Engine>,
     facts: Vec<NodeFacts>,
     nodes: Vec<(NodeIdx, NodeRules)>,
-    /// Lacks of groups, by how they look; none if they could start. Of this tick.
+    /// Lacks of groups in this tick, by how they look; none if they could start.
     known: BTreeMap<Looks, Known>,
-    /// The same of the tick before, as far as nobody has asked for it in this one.
+    /// The same of the tick before, as far as it was not asked for in this one.
     earlier: BTreeMap<Looks, Known>,
 }
 

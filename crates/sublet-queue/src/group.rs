@@ -125,7 +125,7 @@ impl Group {
     }
 }
 
-/// Members of which a number starts together.
+/// A gang: at least its minimum of members starts together.
 #[derive(Debug, Clone)]
 pub struct Gang {
     /// Its name in the group.

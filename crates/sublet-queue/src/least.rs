@@ -1,4 +1,4 @@
-//! The least of a list that does: none of what is returned can be left out.
+//! Finds the least part of a list that works: no item of the result can be left out.
 
 /// Finds a part of `all` that works and from which nothing can be left out. Earlier items are
 /// preferred. `None` if not even all of it works.

@@ -1,15 +1,15 @@
 //! Decisions of the job queue: the entitlement of each quota, the group that starts next and its
 //! places, and the groups that give way.
 //!
-//! Quotas form a tree. Others may borrow the part that a quota does not use, and its owner gets it back
-//! by asking. The rule is Koordinator's, so that its manifests mean here what they mean there. A group
-//! of gangs starts only if the engine has proven a place for every member that must start
+//! Quotas form a tree. Others may borrow the part that a quota does not use, and its owner gets it
+//! back by asking. The rule is Koordinator's, so that its manifests mean here what they mean there.
+//! A group of gangs starts only if the engine has proven a place for every member that must start
 //! together, and no member is evicted without such a proof.
 //!
-//! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that wait);
-//! decision, reason, rules (what comes out, what can be set); accounts, order, place,
-//! least, reclaim, empty, memo (the parts of a tick); plan (the tick) with count, start and keep;
-//! protocol (how it is carried out).
+//! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that
+//! wait); decision, reason, rules (results and settings); accounts, order, place, least, reclaim,
+//! empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol (the way
+//! a decision is carried out).
 
 mod accounts;
 mod decision;

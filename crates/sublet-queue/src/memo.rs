@@ -14,7 +14,7 @@ use crate::empty::EmptyNodes;
 use crate::need::{Wanted, count, together};
 use crate::{Group, Infeasible, MatchPolicy, MemberShape, QuotaTree};
 
-/// Kept by whoever calls [`crate::plan`] again and again.
+/// Kept by the caller that calls [`crate::plan`] again and again.
 #[derive(Debug, Default)]
 pub struct QueueMemo {
     dimensions: Dimensions,
@@ -83,8 +83,8 @@ impl QueueMemo {
         }
     }
 
-    /// Finds out which groups look alike, and which could not even start on empty nodes. This must not
-    /// depend on who was tried before: such a group does not count as asking.
+    /// Finds out which groups look alike, and which could not even start on empty nodes. This must
+    /// not depend on the groups that were tried before: such a group does not count as asking.
     pub(crate) fn learn_looks(
         &mut self,
         engine: &Engine,

@@ -45,8 +45,9 @@ impl Share {
     }
 }
 
-/// The line whose first group is next: of the quotas at each level, who is below its minimum comes
-/// first, then who has the smallest share, then whose first group comes first by itself.
+/// The line of the group that is next: among the quotas of each level, first one below its minimum,
+/// then the one with the smallest share, then the one with the first group by the order within a
+/// quota.
 pub(crate) fn next(accounts: &Accounts<'_>, lines: &Lines, class: Class) -> Option<usize> {
     best(accounts, lines, class, None)
 }

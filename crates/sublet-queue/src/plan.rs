@@ -1,7 +1,7 @@
 //! One tick of the queue: a snapshot in, decisions out.
 //!
-//! First everybody is counted: what each quota uses, what is asked of it, and so what it is
-//! entitled to (`count`). Then groups are tried, quota by quota as the order says, until none can
+//! First all groups are counted: the use of each quota, its requests, and so its entitlement
+//! (`count`). Then groups are tried, quota by quota as the order says, until none can
 //! start any more (`start`): first guaranteed ones, then opportunistic ones. For a group that has
 //! waited long room is kept (`keep`). The engine is the same afterwards.
 
@@ -28,8 +28,8 @@ use crate::{
 
 /// State of the cluster, as far as the queue has to know.
 pub struct QueueSnapshot<'a> {
-    /// Nodes and pods. Its options say who looks at CPU and memory: for a plan that the stock
-    /// scheduler must not refuse, the engine does (`StockRules::Here`).
+    /// Nodes and pods. Its options say which scheduler looks at CPU and memory: for a plan that the
+    /// stock scheduler must not refuse, the engine does (`StockRules::Here`).
     pub engine: &'a mut Engine,
     /// The nodes that pods may go on.
     pub nodes: &'a [(NodeIdx, NodeRules)],

@@ -1,7 +1,8 @@
-//! From a decision of the queue to members that run: which writes are due, out of what is seen.
+//! Leads from a decision of the queue to members that run: finds the writes that are due, given the
+//! objects that are seen.
 //!
 //! A pure function of a plan, its pods and its groups. Each write can be made twice, and may be lost:
-//! the next look finds what is left to do. So whoever leads next goes on, and remembers nothing.
+//! the next look finds the rest. So the next leader goes on, and remembers nothing.
 //!
 //! The order: the plan is there (its slots count as used from then on); victims are asked to go; when
 //! they are gone the group is released; each pod that comes is first given a slot in the plan, and then
@@ -9,9 +10,9 @@
 //! plan names the version that was seen, so a leader that was deposed changes no plan that its successor
 //! has taken over.
 //!
-//! A later leadership has the higher epoch. A plan of a higher one than the leader's is a successor's,
-//! and is left alone; if there is none it came from elsewhere, out of the backup of another cluster or
-//! by hand, and goes.
+//! A later leadership has the higher epoch. A plan with a higher epoch than the leader's is a
+//! successor's, and is left alone; if there is no successor it came from elsewhere, out of the
+//! backup of another cluster or by hand, and goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct PlanState {
     pub name: Arc<str>,
     /// The leadership that wrote or took it over.
     pub epoch: u64,
-    /// Members are bound by then, or what is left is given up.
+    /// Members are bound by then, or the rest is given up.
     pub deadline: Time,
     /// The part of each group.
     pub groups: Vec<GroupPlan>,
@@ -196,8 +197,8 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
         .collect()
 }
 
-/// Members of a group that is in no plan, of which too few were bound by one: they go, so that no part
-/// of a gang stays. It happens where a plan went while a Binding was under way.
+/// Members of a group that is in no plan, because a plan bound too few of them: they go, so that no
+/// part of a gang stays. It happens if a plan went while a Binding was under way.
 #[must_use]
 pub fn stranded(seen: &GroupSight<'_>, pods: &BTreeMap<PodUid, PodSight>) -> Vec<PlanStep> {
     if !may_roll_back(seen.group) || has_enough(seen) {

@@ -50,7 +50,7 @@ pub enum QueueReason {
         /// The limit that is reached.
         limit: QuotaLimit,
     },
-    /// No place was found for all that must start together, nor anybody who may be evicted for it.
+    /// No place was found for all that must start together, and no member may be evicted for it.
     NoRoom {
         /// Number of members that have to start together.
         need: u32,
@@ -269,8 +269,8 @@ impl Shortage {
     }
 }
 
-/// An amount as kubectl prints it: CPU in cores, or in thousandths where that is no whole number;
-/// memory in the largest unit of which it is a whole number. `amount`: as in [`crate::Amounts`].
+/// An amount as kubectl prints it: CPU in cores, or in thousandths if that is no whole number;
+/// memory in the largest unit that gives a whole number. `amount`: as in [`crate::Amounts`].
 #[must_use]
 pub fn quantity(resource: &str, amount: u64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];

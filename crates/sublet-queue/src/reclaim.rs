@@ -1,7 +1,7 @@
 //! Chooses the members to evict for a group that is entitled to amounts that others use.
 //!
-//! A member may be evicted for a group if, with all victims gone, the group is within the entitlement
-//! of every quota above it, and one of these holds:
+//! A member may be evicted for a group if, with all victims gone, the group is within the
+//! entitlement of every quota above it, and one of these holds:
 //!
 //! - its group is opportunistic, and the other one is not;
 //! - it uses something that the other one asks, and every quota from its own up to where the two
@@ -9,8 +9,8 @@
 //! - it is of the same quota, and its priority is lower.
 //!
 //! The entitlement of a quota depends on requests, never on use. So a group that was evicted by the
-//! second rule cannot come back before something else changes, and nothing flaps. No member is evicted
-//! before there is a proven place for the group, and every evicted member is needed for it.
+//! second rule cannot come back before something else changes, and nothing flaps. No member is
+//! evicted before there is a proven place for the group, and every evicted member is needed for it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ impl Evictables {
         evictables
     }
 
-    /// Does any quota with somebody who may go use more than it is entitled to?
+    /// Does any quota with a group that may go use more than it is entitled to?
     pub(crate) fn is_anybody_over(&self, accounts: &Accounts<'_>) -> bool {
         let theirs = self.by_quota.iter().enumerate();
         let mut theirs = theirs.filter(|(_, theirs)| !theirs.groups.is_empty());

@@ -22,7 +22,7 @@ pub(crate) const GPU: &str = "gpu";
 /// Cards have so many MiB in a scene.
 const CARD: u32 = 1000;
 
-/// Nodes, quotas, groups, and what was decided.
+/// Nodes, quotas, groups, and the decisions.
 pub(crate) struct Scene {
     pub(crate) engine: Engine,
     pub(crate) nodes: Vec<(NodeIdx, NodeRules)>,
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Scene {
 }
 
 impl Scene {
-    /// So many nodes with so many cards, all of which the cluster's own tree has, and
+    /// Makes so many nodes with so many cards, all in the cluster's own tree, and
     /// `name parent min max` for each quota: `-` for no parent, a `!` behind the name of one that
     /// lends nothing, and `@tree` behind that of one in another tree.
     pub(crate) fn new(nodes: usize, cards: u16, quotas: &[&str]) -> Scene {

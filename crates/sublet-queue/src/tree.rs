@@ -3,10 +3,10 @@
 //! A cluster has a tree of its own, and may have more, each with a part of the cluster to divide.
 //! Nothing goes from one tree to another.
 //!
-//! Requests go up: a quota asks for the requests of its pods, and for its children's requests as far as
-//! their limits allow. Amounts go down: each quota divides its amount among its children. Every resource
-//! is counted for itself. The entitlement depends on requests, never on use, so an eviction changes the
-//! entitlement of no quota.
+//! Requests go up: a quota asks for the requests of its pods, and for its children's requests as
+//! far as their limits allow. Amounts go down: each quota divides its amount among its children.
+//! Every resource is counted for itself. The entitlement depends on requests, never on use, so an
+//! eviction changes the entitlement of no quota.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Quota {
     pub min: Amounts,
     /// The most it may have. A resource that is not in here is not limited.
     pub max: Amounts,
-    /// Its part of what is left over; by its limit where nothing is said.
+    /// Its part of the rest; by its limit if no weight is set.
     pub weight: Option<Amounts>,
     /// The part of its minimum that it keeps if the minima do not fit.
     pub guarantee: Amounts,

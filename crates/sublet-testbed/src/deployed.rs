@@ -73,8 +73,8 @@ pub fn accounts() -> Vec<User> {
     .into()
 }
 
-/// Arguments with which the administrator's kubectl acts as the agent of a node: the API server takes
-/// whoever has the token of that node's agent for this user.
+/// Arguments with which the administrator's kubectl acts as the agent of a node: the API server
+/// takes any holder of the token of that node's agent for this user.
 #[must_use]
 pub fn as_agent_of(node: &str) -> [String; 4] {
     let User { name, .. } = account("sublet-agent");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// Number of forms. They come in turn.
 pub const FORMS: usize = 6;
 
-/// One pod's request: the resources of its container, and what is written on the pod.
+/// One pod's request: the resources of its container, and the pod's annotations and labels.
 #[derive(Debug, Clone)]
 pub struct PodForm {
     resources: Value,
@@ -68,7 +68,7 @@ impl PodForm {
         &self.resources
     }
 
-    /// Writes on the pod what stands there, beside what stands there already.
+    /// Adds the request's annotations and labels to the pod.
     pub fn write_on(&self, pod: &mut Value) {
         for (field, marks) in [("labels", &self.labels), ("annotations", &self.annotations)] {
             for (key, value) in marks {

@@ -49,7 +49,7 @@ impl GoModule {
     /// The folder of the module's files, fetched the first time (Koordinator: a second).
     ///
     /// # Errors
-    /// When it cannot be fetched, or is not what is pinned here.
+    /// When it cannot be fetched, or differs from the pinned one.
     pub fn folder(&self) -> Result<PathBuf> {
         // Outside of a Go module, so that no go.mod is changed.
         let outside = tempfile::tempdir()?;
@@ -75,8 +75,8 @@ impl GoModule {
     }
 }
 
-/// A module's source with these lines changed: what stands there, and what is to stand there. It must
-/// stand in exactly one place.
+/// A module's source with these lines changed: each line of the original, and its replacement. The
+/// line must stand in exactly one place.
 pub(crate) fn with_changes(source: String, changes: &[(&str, &str)]) -> Result<String> {
     changes.iter().try_fold(source, |source, (from, to)| {
         let places = source.matches(from).count();

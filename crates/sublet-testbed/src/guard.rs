@@ -93,8 +93,8 @@ impl Drop for Guard {
     }
 }
 
-/// Removes what an earlier run's node in `dir` has left, and its kubelet's folder. If that folder
-/// cannot be emptied, the mark stays in it and says whose it is.
+/// Removes the remains of an earlier run's node in `dir`, and its kubelet's folder. If that folder
+/// cannot be emptied, the mark stays in it and names its owner.
 pub(crate) fn clean_node(dir: &Path, kubelet: &Path) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", SCRIPT, "guard.sh", "clean-node"])

@@ -1,8 +1,8 @@
-//! The real `helm`, built from its pinned Go module in `tools/helm`, and what it makes of the chart.
+//! The real `helm`, built from its pinned Go module in `tools/helm`, and its output for the chart.
 //!
 //! It has a cache entry of its own, so that another Kubernetes does not build it again. Nothing here
-//! knows what is in the chart: [`Helm::manifests`] only sorts into files what `helm template`
-//! printed.
+//! knows what is in the chart: [`Helm::manifests`] only sorts the output of `helm template` into
+//! files.
 
 use std::collections::BTreeMap;
 use std::fs;

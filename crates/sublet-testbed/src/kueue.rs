@@ -62,8 +62,8 @@ impl Kueue {
     /// Builds it, if that is not done.
     ///
     /// # Errors
-    /// When Go is missing or too old, the module is not what is pinned, its source is not as it was
-    /// when the changes were written, or the build fails: the end of Go's output.
+    /// When Go is missing or too old, the module differs from the pinned one, its source is not as
+    /// it was when the changes were written, or the build fails: the end of Go's output.
     pub fn build(repository: &Path, progress: &mut Progress) -> Result<Kueue> {
         let module = KUEUE.folder()?;
         let cache = default_cache()?.join("kueue");

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, bail};
 /// Linux gives ports from 32768 on to outgoing connections (`ip_local_port_range`).
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
 
-/// A port of 127.0.0.1 that nobody listens on now, and that was not given out lately: whoever gets it
-/// binds it some seconds later.
+/// A port of 127.0.0.1 on which no process listens now, and that was not given out lately: the
+/// caller binds it some seconds later.
 ///
 /// # Errors
 /// When a thousand tries find none.

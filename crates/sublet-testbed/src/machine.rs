@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// The folder of everything that the product makes at run time.
 const RUNTIME: &str = "SUBLET_RUNTIME_DIR";
 
-/// The executable, and what must lie beside it.
+/// The executable, and the files that must lie beside it.
 const FILES: [&str; 5] = [
     "sublet",
     "sublet-workload",

@@ -369,7 +369,7 @@ fn clean_leftovers() -> Result<()> {
     }
 }
 
-/// The names of what is in [`KUBELET_DIR`].
+/// The names of the files in [`KUBELET_DIR`].
 fn files_of_kubelet() -> Vec<String> {
     let files = fs::read_dir(KUBELET_DIR).into_iter().flatten().flatten();
     files

@@ -1,10 +1,10 @@
-//! The real operators of jobs, built from their Go modules in `tools/operators`, and started beside a
-//! test cluster.
+//! The real operators of jobs, built from their Go modules in `tools/operators`, and started beside
+//! a test cluster.
 //!
 //! Each has a cache entry of its own, with the definitions of its kinds and its webhooks as its
 //! module has them. Nothing of them is in our repository. If an operator insists on a port or a
-//! folder that a test cannot give it, a line of its `main` is replaced; if that line is not as it was,
-//! the build fails.
+//! folder that a test cannot give it, a line of its `main` is replaced; if that line is not as it
+//! was, the build fails.
 
 mod known;
 
@@ -77,7 +77,7 @@ const OPERATORS: [&Operator; 6] = [
     &KUBEDL,
 ];
 
-/// The folder of what was built.
+/// The folder of the built operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operators {
     folder: PathBuf,

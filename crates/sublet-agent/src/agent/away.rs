@@ -1,7 +1,7 @@
-//! Between one agent and the next no agent hands out devices, and kubelet fails a pod for good if its
-//! device's plugin is away. So an agent that is to end first says on its node that it goes: cards of
-//! such a node get no new pods. Pods that were bound before get their devices, and then the agent ends.
-//! The next one takes the word back when kubelet knows all of its plugins.
+//! Between one agent and the next no agent hands out devices, and kubelet fails a pod for good if
+//! its device's plugin is away. So an agent that is to end first says on its node that it goes:
+//! cards of such a node get no new pods. Pods that were bound before get their devices, and then
+//! the agent ends. The next one takes the word back when kubelet knows all of its plugins.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub(super) struct Leave {
 }
 
 impl Leave {
-    /// Says it, and waits until nobody is left who counts on this agent. Everything else of the agent
+    /// Says it, and waits until no pod counts on this agent any more. Everything else of the agent
     /// must go on meanwhile.
     pub(super) async fn take(&self) {
         let since = Timestamp::now().to_string();

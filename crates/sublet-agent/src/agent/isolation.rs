@@ -106,8 +106,8 @@ impl Caretaker {
         }
     }
 
-    /// Compares the containers with the pods, and has devices cleaned that nobody has any more.
-    /// Whoever hands out devices does it too, with a list of its own.
+    /// Compares the containers with the pods, and has devices cleaned that no pod has any more. The
+    /// parts that hand out devices do it too, with a list of their own.
     async fn settle(&self) -> anyhow::Result<()> {
         let mut told = BTreeSet::new();
         loop {
@@ -131,8 +131,8 @@ impl Caretaker {
         }
     }
 
-    /// True if a container waits for its limits. `told`: the folders of which it was said that they
-    /// cannot be read.
+    /// True if a container waits for its limits. `told`: the unreadable folders that were logged
+    /// already.
     async fn settle_containers(
         &self,
         pods: &PodList,

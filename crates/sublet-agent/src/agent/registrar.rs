@@ -1,6 +1,7 @@
-//! The part of the loop that learns who has been served after the answer was given: from the runtime,
-//! where it is asked, else from kubelet's books, where the answer was for one of several equal pods. It
-//! says so on the pod, which then is in nobody's way, and tells the isolation whose seat it is. An agent that starts anew does the same for its predecessor.
+//! The part of the loop that learns which container was served after the answer was given: from the
+//! runtime, if it is asked, otherwise from kubelet's books, if the answer was for one of several
+//! equal pods. It says so on the pod, which then is in no other pod's way, and tells the isolation
+//! which pod has the seat. An agent that starts anew does the same for its predecessor.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -57,7 +58,7 @@ impl Registrar {
         }
     }
 
-    /// One look; true if of every answer it is known for whom it was.
+    /// One look; true if the pod of every answer is known.
     async fn look(&self) -> bool {
         let pods = match self.pods.now().await {
             Ok(pods) => pods,

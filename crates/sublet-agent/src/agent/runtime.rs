@@ -1,4 +1,4 @@
-//! The part of the loop that is the runtime's plugin, where the runtime says whose its containers are.
+//! The part of the loop that is the runtime's plugin, if the runtime names its containers.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -85,9 +85,9 @@ impl Agent {
     }
 }
 
-/// The runtime creates no other container while it waits for an answer, so nothing else that the agent
-/// does stands before one. The thread ends when what is returned is dropped, which is closed if the thread
-/// has ended by itself: by a panic.
+/// The runtime creates no other container while it waits for an answer, so no other work of the
+/// agent may come first. The thread ends when the returned sender is dropped. The sender is closed
+/// if the thread has ended by itself: by a panic.
 fn on_its_own_thread(
     answering: impl Future<Output = Infallible> + Send + 'static,
 ) -> anyhow::Result<oneshot::Sender<Infallible>> {

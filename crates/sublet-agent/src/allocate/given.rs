@@ -15,9 +15,9 @@ pub struct Given {
     handed: BTreeMap<PodUid, Served>,
     /// Were kubelet's books read just now? Without them nobody is served in doubt.
     with_books: bool,
-    /// Is it known of every answer for whom it was?
+    /// Is the pod of every answer known?
     settled: bool,
-    /// When there was an answer last of which that is not known.
+    /// Time of the last answer without a known pod.
     doubt: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Given {
         }
     }
 
-    /// Notes whom kubelet has served by its own books; `None`: they cannot be read.
+    /// Notes the containers that kubelet has served by its own books; `None`: they cannot be read.
     pub(crate) fn learn(&mut self, pods: &[Pod], books: Option<&Books>, now: Instant) {
         self.with_books = books.is_some();
         for pod in pods {
@@ -62,13 +62,13 @@ impl Given {
         }
     }
 
-    /// There is an answer of which it is not known for whom it was.
+    /// Notes an answer without a known pod.
     pub(crate) fn doubt(&mut self, now: Instant) {
         self.doubt = Some(now);
         self.settled = false;
     }
 
-    /// Says whether it is known for whom each answer was that was given before `asked`. It is not when
+    /// Says whether the pod is known of each answer that was given before `asked`. It is not when
     /// the process begins.
     pub(crate) fn settle(&mut self, settled: bool, asked: Instant) {
         let is_older = self.doubt.is_none_or(|doubt| doubt < asked);

@@ -1,4 +1,4 @@
-//! The other way round: which container it is, is known, and only what it gets is asked.
+//! The other way round: the container is known, and only its devices are asked.
 
 use sublet_api::object::Pod;
 use sublet_api::pod_key;
@@ -6,8 +6,8 @@ use sublet_model::Entry;
 
 use super::{AllocateError, HandOver, Site, Tenant, Tenants, hand_over};
 
-/// Decides the devices of that container of that pod, if the container is known by its name. `None` if
-/// it asks for no GPU. The annotations to write on the pod are left empty.
+/// Decides the devices of that container of that pod, if the container is known by its name. `None`
+/// if it asks for no GPU. The annotations to write on the pod are left empty.
 ///
 /// # Errors
 /// The pod has no allocation of cards, or the last referee objects.

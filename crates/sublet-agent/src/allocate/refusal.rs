@@ -76,7 +76,7 @@ pub enum AllocateError {
         gpu: GpuIndex,
         /// Compute time that is promised.
         promised: Milli,
-        /// To how many.
+        /// Number of pods with a promise.
         tenants: u32,
     },
     /// More memory of the card is promised than it has.
@@ -88,9 +88,9 @@ pub enum AllocateError {
         pod: PodKey,
         /// The card.
         gpu: GpuIndex,
-        /// By how much.
+        /// Memory that the card lacks.
         lacks: MiB,
-        /// To all pods together.
+        /// Memory that is promised to all pods together.
         promised: MiB,
         /// Memory of the card.
         capacity: MiB,
@@ -104,7 +104,7 @@ pub enum AllocateError {
 pub struct Others {
     /// They wait for other amounts.
     pub waiting: Vec<PodKey>,
-    /// Bound by somebody who did not say on which cards.
+    /// Bound by a scheduler that did not say on which cards.
     pub without_cards: Vec<PodKey>,
     /// Their annotations are garbage.
     pub garbled: Vec<(PodKey, String)>,

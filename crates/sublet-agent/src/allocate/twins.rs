@@ -55,7 +55,7 @@ pub(super) fn one_of(
     })
 }
 
-/// Is all that kubelet and the arbiter would hear the same, but for whose it is?
+/// Would kubelet and the arbiter hear the same of both, but for the pod?
 fn is_same(one: &HandOver, other: &HandOver) -> bool {
     let other = HandOver {
         pod: one.pod.clone(),

@@ -1,4 +1,4 @@
-//! Whoever cleans one device keeps nobody from another, and nobody for ever from that one.
+//! The cleaning of one device delays no other device, and does not delay its own for ever.
 
 use sublet_kubelet::deviceplugin::{ContainerAllocateResponse, Device};
 use sublet_model::NodeName;
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 struct Slow {
     pools: watch::Sender<Pools>,
     permits: Semaphore,
-    /// Whoever cleans `a` waits for a permit.
+    /// The cleaning of `a` waits for a permit.
     cleans: Notify,
 }
 

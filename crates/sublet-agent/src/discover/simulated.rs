@@ -1,5 +1,5 @@
 //! Simulated cards: the devices stand in an inventory file, which is read again when it changes,
-//! so that a test or a person can make a card sick with an editor. Whoever reads the [`Inventory`]
+//! so that a test or a person can make a card sick with an editor. Readers of the [`Inventory`]
 //! cannot tell such a node from a real one. It never looks for a driver.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! An API server that does not answer one question keeps nobody waiting but whoever asked it.
+//! An API server that does not answer one question delays only the container of that question.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -1,6 +1,7 @@
-//! The containers that are looked after, each in the hands of at most one thread. The lock is held to
-//! look and to take note, never while somebody waits for the arbiter or the disk: whoever does that
-//! takes the container in hand first. Others pass it by, or wait for it alone and not for ever.
+//! The containers that are looked after, each in the hands of at most one thread. The lock is held
+//! to look and to take note, never during a wait for the arbiter or the disk: a thread that does
+//! such work takes the container in hand first. Others pass it by, or wait for it alone and not for
+//! ever.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,7 +83,8 @@ impl Containers {
         Some((self.hand(folder, new), before.map(|slot| slot.tracked)))
     }
 
-    /// Takes all of which this is true in hand, and passes those by that other threads have in hand.
+    /// Takes all containers in hand that fulfil `wants`, and passes those by that other threads
+    /// have in hand.
     pub(super) fn take(&self, wants: impl Fn(&Tracked) -> bool) -> Vec<InHand<'_>> {
         let mut all = self.lock();
         let free = all

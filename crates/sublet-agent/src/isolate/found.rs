@@ -15,7 +15,7 @@ pub(super) const SEAT: &str = "seat-";
 pub struct Found {
     /// The records, in the order of their numbers.
     pub records: Vec<Record>,
-    /// The folders of which it is not known what they are.
+    /// Folders that it does not understand.
     pub unread: Vec<Unread>,
     /// The folders without a record: their containers never got their devices, because the record is
     /// written before kubelet has its answer.
@@ -48,8 +48,8 @@ impl Unread {
     }
 }
 
-/// Reads the folder of all containers, and removes folders that have no record. If the record is not
-/// there, no container runs with its folder; any other failure keeps it.
+/// Reads the folder of all containers, and removes folders that have no record. If the record is
+/// not there, no container runs with its folder; any other failure keeps it.
 ///
 /// # Errors
 /// The folder of all containers cannot be read.
@@ -72,7 +72,7 @@ pub fn read_all(containers: &Path) -> io::Result<Found> {
 }
 
 impl Found {
-    /// Reads again what could not be read.
+    /// Reads an unreadable folder again.
     pub(super) fn read_again(&mut self, unread: &Unread, containers: &Path) {
         match unread.folder.parent() == Some(containers) {
             true => self.read_pod(&unread.folder, containers),

@@ -26,10 +26,10 @@ impl Leftovers {
         }
     }
 
-    /// Tries again to remove what is left of containers that had that card.
+    /// Tries again to remove the folders of containers that had that card.
     ///
     /// # Errors
-    /// Something cannot be removed; the text says what and why.
+    /// Something cannot be removed; the text names it and the reason.
     pub(super) fn clear(&self, card: &str, containers: &Path) -> Result<(), String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outcome = Ok(());

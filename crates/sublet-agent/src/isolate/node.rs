@@ -69,7 +69,7 @@ pub(crate) struct Isolation {
     tracked: Containers,
     /// The number of the last seat.
     seats: AtomicU64,
-    /// Folders of an earlier agent's containers of which nothing is known yet.
+    /// Folders of an earlier agent's containers that are not understood yet.
     unread: Mutex<Vec<Unread>>,
     begun: Instant,
     leftovers: Leftovers,
@@ -248,7 +248,7 @@ impl Isolation {
         }
     }
 
-    /// Is there a container of which it is not known whose it is?
+    /// Is there a container without a known pod?
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.doubts() > 0
     }
@@ -258,7 +258,7 @@ impl Isolation {
         self.tracked.read(|all| all.filter(in_doubt).count())
     }
 
-    /// Learns from kubelet's books who got what one of several pods was to get. Returns how many
+    /// Learns from kubelet's books which of several pods got a seat's devices. Returns how many
     /// seats are still in doubt.
     pub(crate) fn recognise(&self, books: &Books) -> usize {
         let in_doubt = |one: &Tracked| !one.record.twins().is_empty();
@@ -309,7 +309,7 @@ impl Isolation {
         self.tracked.read(|mut all| all.any(|one| !one.has_job))
     }
 
-    /// Tries again to read what could not be read, and removes it if its pod is gone.
+    /// Tries again to read the unreadable folders, and removes them if their pod is gone.
     fn read_again(&self, pods: &PodList) {
         // Another thread does it, which is as good.
         let Ok(mut unread) = self.unread.try_lock() else {
@@ -342,7 +342,7 @@ impl Isolation {
         *unread = found.unread;
     }
 
-    /// The folders of containers of which nothing is known because their records cannot be read.
+    /// Folders of containers that are not understood because their records cannot be read.
     pub(crate) fn unread(&self) -> Vec<Unread> {
         let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.clone()
@@ -354,10 +354,10 @@ impl Isolation {
             .read(|all| all.flat_map(|one| one.record.held()).collect())
     }
 
-    /// Removes what could not be removed before of containers that had that card.
+    /// Removes the folders that containers with that card left behind.
     ///
     /// # Errors
-    /// It still cannot be; the text says what and why.
+    /// One still cannot be removed; the text names it and the reason.
     pub(crate) fn clear_leftovers(&self, card: &str) -> Result<(), String> {
         self.leftovers.clear(card, &self.containers)
     }

@@ -1,9 +1,9 @@
 //! Decides which containers are still to be looked after: a function of the node's pods.
 //!
-//! These are all containers of a pod until it is over, also containers that have ended. Kubelet asks for
-//! a container's devices once, starts it again whenever it must (init containers as well, with a new
-//! sandbox), and mounts the same folder each time. A container that has ended costs nothing: a pod
-//! is counted at its worst moment, as in the cluster.
+//! These are all containers of a pod until it is over, also containers that have ended. Kubelet
+//! asks for a container's devices once, starts it again whenever it must (init containers as well,
+//! with a new sandbox), and mounts the same folder each time. A container that has ended costs
+//! nothing: a pod is counted at its worst moment, as in the cluster.
 //!
 //! Also here: the cards of pods that do not name their cards themselves.
 

@@ -5,8 +5,8 @@
 //!
 //! Folders: `containers/<pod uid>/<place>/` (or `containers/seat-7/<place>/`, [`Seat`]), in it
 //! `record.json` and `tenant/`, the folder that is mounted. A place is `main-0` or `init-2`, the
-//! container's position in the pod. Names will not do: they may be 63 letters long, and the path of a
-//! socket has at most 107.
+//! container's position in the pod. Names will not do: they may be 63 letters long, and the path of
+//! a socket has at most 107.
 
 use std::fs;
 use std::io;
@@ -101,7 +101,7 @@ pub struct RecordCompute {
 }
 
 impl Record {
-    /// Its compute time, and who gives way.
+    /// Its compute time, and the class that decides which container gives way.
     #[must_use]
     pub fn compute_time(&self) -> (ComputeRange, Class) {
         let kept = self.compute.and_then(|kept| {
@@ -188,7 +188,7 @@ impl Record {
         }
     }
 
-    /// Takes note of whose it is; false if that was known, or is none of those that it may be.
+    /// Notes the pod of this seat; false if it was known, or is none of the twins.
     pub fn is_of(&mut self, uid: &str) -> bool {
         let Some(seat) = &mut self.seat else {
             return false;
@@ -202,8 +202,8 @@ impl Record {
         true
     }
 
-    /// Takes note of pods that have another seat; true if it might have been one of theirs. If it
-    /// can be nobody's any more, it has no holder: kubelet never got the answer.
+    /// Notes pods that have another seat; true if this one might have been theirs. If no twin is
+    /// left, it has no holder: kubelet never got the answer.
     pub fn rule_out(&mut self, has_another: impl Fn(&str) -> bool) -> bool {
         let Some(seat) = &mut self.seat else {
             return false;
@@ -213,7 +213,7 @@ impl Record {
         seat.twins.len() < before
     }
 
-    /// The pods of which one has it.
+    /// The pods that may have it: exactly one of them does.
     pub fn holders(&self) -> impl Iterator<Item = &str> {
         let known = self.twins().is_empty().then_some(self.uid.as_str());
         let twins = self.twins().iter().map(|[uid, ..]| uid.as_str());

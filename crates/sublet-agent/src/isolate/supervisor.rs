@@ -34,7 +34,7 @@ pub(crate) enum IsolationState {
     Disabled,
 }
 
-/// The state now, for all who hand out cards, and news of its changes.
+/// The state now, for all parts that hand out cards, and news of its changes.
 pub(crate) type IsolationWatch = watch::Receiver<IsolationState>;
 
 /// All values of the metric's label.

@@ -9,7 +9,7 @@ use sublet_model::{GpuIndex, MeasuredUse, Milli};
 
 use super::record::Record;
 
-/// Over how long the mean is taken.
+/// Time over which the mean is taken.
 const MINUTE_MS: u64 = 60_000;
 
 /// Looks since the last minute was over.
@@ -28,8 +28,8 @@ struct Sum {
 }
 
 impl Tally {
-    /// Takes a look, `now_ms` on any clock that only rises. Once a minute is over: what was
-    /// measured in it, without cards that nobody measured.
+    /// Takes a look, `now_ms` on any clock that only rises. Returns the measured use once a minute
+    /// is over, without cards that were not measured.
     pub(crate) fn add(
         &mut self,
         (snapshot, records): &(Snapshot, BTreeMap<u64, Record>),

@@ -1,4 +1,4 @@
-//! The thread in which the node's arbiter runs, and what is known of its end.
+//! The thread in which the node's arbiter runs, and its end.
 
 use std::path::Path;
 use std::thread::JoinHandle;

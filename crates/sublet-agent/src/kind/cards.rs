@@ -148,8 +148,8 @@ impl Cards {
         }
     }
 
-    /// Says how the devices fare of what is offered already. Kubelet is to hear of a sick card even
-    /// while the API server is away, and of nothing new.
+    /// Updates the health of the devices that are offered already. Kubelet is to hear of a sick
+    /// card even while the API server is away, and of nothing new.
     pub(crate) fn refresh(&self, lists: &BTreeMap<&'static str, DeviceList>) {
         for (pools, _) in self.kinds() {
             pools.send_if_modified(|now| {

@@ -1,7 +1,7 @@
 //! Device files in a folder, such as those of a site's network cards: each is a device of its own, or
 //! several that share it. The agent needs the same folder at the same path as the node. A file that
-//! was there and is gone stays as an unhealthy device, so that kubelet, and whoever reads the node,
-//! learns of it; only a new agent forgets it.
+//! was there and is gone stays as an unhealthy device, so that kubelet, and readers of the node,
+//! learn of it; only a new agent forgets it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -133,7 +133,7 @@ struct Seen {
 /// By file name.
 type Folder = BTreeMap<String, Seen>;
 
-/// Adds what was found to what was there before.
+/// Adds the files that were found to the known ones.
 fn add(known: &mut Folder, found: Folder) {
     for (name, seen) in &mut *known {
         if seen.is_there && !found.contains_key(name) {
@@ -381,8 +381,8 @@ fn file_of(id: &str) -> &str {
     id.rsplit_once(ID_SEPARATOR).map_or(id, |(name, _)| name)
 }
 
-/// So many devices as asked, of different files as far as there are so many; first the file of which
-/// most is free.
+/// Chooses as many devices as asked, of different files as far as there are so many; first from the
+/// file with most free devices.
 fn apart(asked: &ContainerPreferredAllocationRequest) -> DeviceIds {
     let mut left: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
     for id in &asked.available_device_i_ds {

@@ -1,9 +1,9 @@
 //! Koordinator's `Device` of the node, kept true if the cluster has its CRD.
 //!
 //! Server-side apply without force: if koordlet reports the node, the API server refuses our
-//! version, and the object stays koordlet's. Applying the same content again is no write, so an object
-//! that was removed comes back without being watched. If it stays koordlet's it is read: cards that
-//! koordlet calls unhealthy get no new work.
+//! version, and the object stays koordlet's. Applying the same content again is no write, so an
+//! object that was removed comes back without being watched. If it stays koordlet's it is read:
+//! cards that koordlet calls unhealthy get no new work.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Said {
     }
 }
 
-/// Is it time to apply it? `tried` is what was applied last, if there was an answer.
+/// Is it time to apply it? `tried`: the object that was applied last, if there was an answer.
 fn is_due(tried: Option<&DeviceObject>, wanted: &DeviceObject, since: Duration) -> bool {
     tried != Some(wanted) || since >= AGAIN_AFTER
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sublet_api::object::Node;
 use sublet_api::{NodeUse, keys, measured_use, use_to_json};
 
-/// The least time between two writes. Every write is an event for whoever watches nodes.
+/// The least time between two writes. Every write is an event for every watcher of nodes.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// After so long any difference is written: a card that is a little busier than it says is not
@@ -39,7 +39,7 @@ pub fn news(
     is_due.then(|| (key.to_owned(), Some(use_to_json(measured))))
 }
 
-/// Is what was measured news beside what the node says?
+/// Is the measurement news beside the node's annotation?
 fn is_due(said: Option<&NodeUse>, measured: &NodeUse, since_written: Duration) -> bool {
     if since_written < WRITE_EVERY {
         return false;

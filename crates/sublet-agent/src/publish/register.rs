@@ -1,10 +1,10 @@
-//! When the agent writes HAMi's register and handshake, and when it takes them away. Pure.
+//! Decides when the agent writes HAMi's register and handshake, and when it takes them away. Pure.
 //!
 //! HAMi's own device plugin always wins: a register that is not ours is never touched, or two agents
 //! would write in turns for ever. The handshake was a heartbeat of HAMi's plugin before 2.10 and is a
 //! mark of HAMi's scheduler since. Ours is written with the register and not renewed: a write from
-//! each node each half minute would reach everybody who watches nodes, and what our agent has to say
-//! has not changed. If HAMi's scheduler asks (`Requesting_`), it gets no answer: it is not to count on
+//! each node each half minute would reach every watcher of nodes, and our agent has nothing new
+//! to say. If HAMi's scheduler asks (`Requesting_`), it gets no answer: it is not to count on
 //! this node.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ mod tests {
         node
     }
 
-    /// Carries out what is to be written; false if that is nothing.
+    /// Carries out the due write; false if there is none.
     fn write(node: &mut Node, wanted: Option<&str>, second: i64) -> bool {
         let now = Timestamp::from_second(second).unwrap();
         let news = news(node, wanted, now);

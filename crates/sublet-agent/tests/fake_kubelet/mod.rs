@@ -83,7 +83,7 @@ impl FakeKubelet {
         resources.get(resource).cloned().unwrap_or_default()
     }
 
-    /// Waits until what is known of `resource` is as wanted.
+    /// Waits until the knowledge of `resource` is as wanted.
     pub(crate) async fn wait(&self, resource: &str, what: &str, wanted: impl Fn(&Known) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !wanted(&self.knows(resource)) {

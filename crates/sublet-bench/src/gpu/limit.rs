@@ -1,5 +1,5 @@
-//! Figure: how exact a limit is, as everybody sees it who can be asked inside the job, and as
-//! memory that is really given.
+//! Figure: how exact a limit is, as each library inside the job reports it, and as memory that is
+//! really given.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Figure: launches, graphs, copies and allocations in a loop, by way of us and straight into
 //! the driver, in one process in turns.
 //!
-//! The kernels do nothing, which is the worst case for whoever stands between: a loop of real
-//! kernels hides what a launch costs.
+//! The kernels do nothing, which is the worst case for a library that stands between: a loop of
+//! real kernels hides what a launch costs.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ use crate::stage::{Shell, Stage, number, soon};
 
 /// Parts of what a program does alone that all together do at least.
 const TOGETHER_TARGET: f64 = 0.97;
-/// Points between a share and what was asked.
+/// Points between a share and the requested one.
 const SHARE_TARGET: f64 = 3.0;
 /// Least work of a guaranteed program, as a part of its work alone.
 const GUARANTEED_TARGET: f64 = 0.97;

@@ -251,7 +251,8 @@ fn ours(stand: &Stand<'_>, shape: &WorkShape, limit: Option<u32>) -> Result<Foun
     })
 }
 
-/// Applies what is shipped, and the quotas; then the controller, until it keeps the queue.
+/// Applies the shipped manifests, and the quotas; then starts the controller, and waits until it
+/// keeps the queue.
 pub(super) fn start_ours(
     world: &mut World,
     stand: &Stand<'_>,

@@ -48,7 +48,7 @@ pub(super) struct WorkloadsSet {
     pub(super) count: usize,
     /// The pause before each.
     pub(super) creation_interval_ms: u64,
-    /// They.
+    /// The workloads.
     pub(super) workloads: Vec<WorkKind>,
 }
 

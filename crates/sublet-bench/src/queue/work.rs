@@ -43,8 +43,8 @@ pub(super) struct Played {
     pub(super) waits: Vec<f64>,
 }
 
-/// Nodes with twice the CPUs that the queues have together: quotas decide who waits, and not which
-/// node has a hole of the right size.
+/// Nodes with twice the CPUs that the queues have together: quotas decide which Jobs wait, and not
+/// which node has a hole of the right size.
 pub(super) fn nodes(shape: &WorkShape) -> Result<Vec<Value>> {
     let cpus: u64 = shape.cohorts().iter().map(|(_, cpus)| cpus).sum();
     let amounts = json!({ "cpu": NODE_CPUS.to_string(), "memory": "256Gi", "pods": "500" });

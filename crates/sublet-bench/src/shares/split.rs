@@ -25,7 +25,7 @@ const HEAD_START: Duration = Duration::from_secs(3);
 /// The result of one row in one way.
 struct Outcome {
     shares: Vec<f64>,
-    /// The largest distance from what was asked, in points.
+    /// The largest distance from the requested share, in points.
     error: f64,
     /// Percent of the card that nobody used.
     idle: f64,

@@ -156,7 +156,7 @@ fn perform(traces: &Traces, case: Case) -> Result<Outcome> {
     })
 }
 
-/// Calls `run` for each of these on two cores, and tells the person who waits how far it is.
+/// Calls `run` for each of these on two cores, and shows the waiting person the progress.
 pub(super) fn side_by_side<T: Sync, R: Send>(
     what: &str,
     tasks: &[T],

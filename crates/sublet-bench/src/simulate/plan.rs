@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Pods that wait
     #[arg(long, default_value_t = 10_000)]
     pods: usize,
-    /// Store what is printed in docs/benchmarks/
+    /// Store the output in docs/benchmarks/
     #[arg(long)]
     write: bool,
 }

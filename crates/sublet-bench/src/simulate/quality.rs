@@ -16,7 +16,7 @@ pub(super) const OURS: &str = "tiling";
 pub(super) const PEER: &str = "fgd";
 
 /// The percentage that any scheduler must leave unallocated on the default list, by [`PERCENTS`].
-/// The bound even holds for a scheduler that sees the future, moves pods and refuses what does
+/// The bound even holds for a scheduler that sees the future, moves pods and refuses pods that do
 /// not tile. It comes from a linear program over the ways to fill a card; means of seeds 42-51.
 /// It was computed once and is quoted here.
 const FLOOR: [f64; 5] = [5.01, 3.10, 1.50, 0.50, 0.11];

@@ -91,7 +91,7 @@ impl Machine {
         Ok(Some(machine))
     }
 
-    /// The same, and every user may use its folder. Needs root, whose the arbiter is.
+    /// The same, and every user may use its folder. Needs root; the arbiter is root's.
     ///
     /// # Errors
     /// As [`Machine::new`].

@@ -1,5 +1,5 @@
 //! A terminal for a test: a program has one end of a pseudo-terminal, the test types at the other
-//! end and reads what is shown. Nothing reads in between, so that the test can close its end.
+//! end and reads the output. Nothing reads in between, so that the test can close its end.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

@@ -87,7 +87,7 @@ fn the_control_page_cannot_be_written_by_a_user_without_rights() -> Result<()> {
     no_page_can_be_changed(&machine)
 }
 
-/// The job and the arbiter are of one user, who has no rights.
+/// The job and the arbiter are of one user without rights.
 #[test]
 fn the_arbiter_s_memory_is_out_of_reach() -> Result<()> {
     let Some(machine) = Machine::of_nobody(EXACT)? else {

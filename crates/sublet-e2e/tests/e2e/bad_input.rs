@@ -27,9 +27,10 @@ fn refused(outcome: Result<String>) -> Result<String> {
     }
 }
 
-/// Patches an object as whoever has this kubeconfig, without reading it first as kubectl would: our
+/// Patches an object as the user of this kubeconfig, without reading it first as kubectl would: our
 /// accounts have no right to. `object`: API version, kind, name with its namespace, subresource. A
-/// list is a JSON patch; all else is merged. Returns what the API server makes of it, for good or as if.
+/// list is a JSON patch; all else is merged. Returns the API server's answer, for good or as a dry
+/// run.
 fn patched(
     world: &World,
     kubeconfig: &Path,

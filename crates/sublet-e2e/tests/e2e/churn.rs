@@ -317,7 +317,7 @@ fn churn_with_the_extender_killed_at_random_points() -> Result<()> {
 const STEADY: Duration = Duration::from_millis(100);
 /// From one blow to the next.
 const BETWEEN_BLOWS: Duration = Duration::from_secs(10);
-/// A bound that only what is broken exceeds, on a busy machine.
+/// A bound that only a broken product exceeds, on a busy machine.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 
 /// Asks filter again and again for three seconds; the longest time without a good answer.

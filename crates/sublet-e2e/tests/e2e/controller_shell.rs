@@ -1,10 +1,10 @@
-//! The shell of all controllers, with a toy controller on the real API server: who writes, what
-//! becomes of a write that is refused, and that a deposed leader writes nothing more.
+//! The shell of all controllers, with a toy controller on the real API server: which replica
+//! writes, what becomes of a write that is refused, and that a deposed leader writes nothing more.
 //!
-//! A toy says a text and a namespace; its controller keeps a ConfigMap there that says the same
-//! and who wrote it, and notes the text in the toy's status. Each replica is a thread with a
-//! runtime of its own and a user of its own: it can be killed or frozen as a process can, and the
-//! audit log tells the replicas apart.
+//! A toy says a text and a namespace; its controller keeps a ConfigMap there with the same text and
+//! the name of the replica that wrote it, and notes the text in the toy's status. Each replica is a
+//! thread with a runtime of its own and a user of its own: it can be killed or frozen as a process
+//! can, and the audit log tells the replicas apart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -151,7 +151,7 @@ impl Site {
 /// Runs the static pod `kube-scheduler.yaml` and mirrors it, as kubelet does; nothing else.
 struct Kubelet<'a> {
     site: &'a Site,
-    /// Whether it starts what is patched.
+    /// Whether it starts a patched manifest.
     starts_patched: AtomicBool,
     ends: AtomicBool,
 }

@@ -59,8 +59,8 @@ const LARGE_CARD: &str = "1x2048GiB";
 /// The same for a tenant, with an arbiter that lives: each function that has a hook is called
 /// through the hook, with a driver that says no and with one that says yes.
 ///
-/// `answered` are those of which the interposer answers for the driver, or asks in its own words;
-/// `denied` those that it does not let through. All others arrive as they were made.
+/// `answered`: functions that the interposer answers for the driver, or asks in its own words;
+/// `denied`: functions that it does not let through. All other calls arrive as they were made.
 fn arrives_for_a_tenant(
     library: &'static Library,
     answered: &[&str],

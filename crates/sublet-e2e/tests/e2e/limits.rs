@@ -2,9 +2,9 @@
 //! the limit is lowered, and whatever happens to the processes meanwhile.
 //!
 //! The referee is the driver's own count, by NVML: whole blocks of 2 MiB, not what programs asked.
-//! Any sequence of sizes, on drivers that pack in other ways, is in `limits/packing.rs`; what
-//! graphs take past a driver that tells little in `limits/graphs.rs`; what is pinned in the
-//! machine's own memory in `limits/pinned.rs`.
+//! Any sequence of sizes, on drivers that pack in other ways, is in `limits/packing.rs`; graphs
+//! past a driver that tells little are in `limits/graphs.rs`; pinned memory of the machine is in
+//! `limits/pinned.rs`.
 
 mod graphs;
 mod packing;

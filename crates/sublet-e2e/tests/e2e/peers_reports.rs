@@ -1,5 +1,5 @@
-//! Reports of our agent about its node in the words of others, on the real API server: the readers for
-//! which it writes them, and the cases in which it keeps silent.
+//! Reports of our agent about its node in the words of others, on the real API server: the readers
+//! for which it writes them, and the cases in which it keeps silent.
 //!
 //! The node is on paper (KWOK); the agent is real, and finds no kubelet there.
 

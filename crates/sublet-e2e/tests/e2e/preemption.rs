@@ -93,7 +93,7 @@ fn evicted(world: &World) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Notes who goes for a pod: as its administrator, or as another user.
+/// Notes the victim for a pod: as its administrator, or as another user.
 fn note(world: &World, pod: &str, more: &[&str], victim: &(String, String)) -> Result<()> {
     let victims = json!([{"namespace": "default", "name": victim.0, "uid": victim.1}]);
     let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
@@ -179,7 +179,7 @@ fn obeys_a_budget(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A note says who goes. Only the controller may write it, and whoever leads next evicts that pod,
+/// A note names the victim. Only the controller may write it, and the next leader evicts that pod,
 /// and no other one that would do as well.
 fn goes_on_where_another_leader_stopped(
     world: &World,

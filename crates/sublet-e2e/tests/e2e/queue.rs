@@ -107,7 +107,7 @@ fn until_told(world: &World, namespace: &str, name: &str, word: &str) -> Result<
     })
 }
 
-/// Whoever has a place at any moment does not have it beside one of another gang.
+/// No pod of one gang has a place while a pod of the other has one.
 fn never_two_at_a_time(seen: &Seen, gangs: [&str; 2]) -> Result<()> {
     let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for (pod, happened) in &seen.log {
@@ -408,8 +408,8 @@ fn the_examples_start_a_gang_in_its_teams_quota() -> Result<()> {
     Ok(())
 }
 
-/// Jobs that are held back, and jobs that are not, are let go by plans; and whoever keeps the queue
-/// may die at any moment.
+/// Plans let both kinds of Job go, those that are held back and those that are not; and the
+/// controller that keeps the queue may die at any moment.
 #[test]
 fn jobs_flow_while_the_controller_is_killed() -> Result<()> {
     const JOBS: usize = 48;

@@ -308,7 +308,7 @@ impl Site {
         Ok(())
     }
 
-    /// Helm's own check of who owns an object keeps two releases apart.
+    /// Helm's own check of an object's owner keeps two releases apart.
     fn check_no_second_release(&self, chart: &str) -> Result<()> {
         let kubeconfig = self.cluster.kubeconfig("admin")?;
         let second = ["install", "other", chart, "--namespace", "default"];

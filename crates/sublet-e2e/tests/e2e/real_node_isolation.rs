@@ -36,7 +36,7 @@ pub(crate) fn stage(node: &GpuNode) -> Result<PathBuf> {
     stage_below(&node.state_dir(), node.world.sublet_path())
 }
 
-/// The same below any folder of the node, from what was built beside `sublet`.
+/// The same below any folder of the node, from the files that were built beside `sublet`.
 pub(crate) fn stage_below(state: &Path, sublet: &Path) -> Result<PathBuf> {
     let built = sublet.parent().context("no folder")?;
     let program = built.join("sublet-workload");
@@ -260,8 +260,8 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
     Ok(())
 }
 
-/// An agent whose arbiter does not start hands out no part of a card, whoever has bound the pod. When it
-/// starts, the container does, and those of before have their limits.
+/// An agent without a running arbiter hands out no part of a card, whichever scheduler bound the
+/// pod. When the arbiter starts, the container does, and earlier containers have their limits.
 fn parts_wait_for_the_arbiter(node: &GpuNode, stage: &Path) -> Result<()> {
     let cluster = &node.world.cluster;
     // It is bound while all is well, and cannot start before it has another image.

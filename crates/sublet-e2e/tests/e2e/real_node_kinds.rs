@@ -314,7 +314,7 @@ fn what_is_used_is_seen_from_afar(node: &GpuNode, port: u16) -> Result<()> {
     cluster.kubectl(&pod).map(drop)
 }
 
-/// Somebody who may look at everything, and reach no pod.
+/// Kubeconfig of a user that may look at everything, and reach no pod.
 fn viewers_kubeconfig(node: &GpuNode) -> Result<String> {
     let cluster = &node.world.cluster;
     cluster.kubectl(&["create", "serviceaccount", "viewer"])?;

@@ -16,7 +16,7 @@ use crate::real_node_twins::{
     until_all_run, until_bound,
 };
 
-/// All pods have what is theirs.
+/// Checks that all pods have their own shares.
 fn check_all(node: &GpuNode, pods: &[Value]) -> Result<BTreeMap<u64, usize>> {
     let mut cards = BTreeMap::new();
     for pod in pods {

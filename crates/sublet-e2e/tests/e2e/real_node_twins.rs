@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const PART: u64 = 1_627;
 pub(crate) const PODS: usize = 20;
 
-/// Their Deployment: whoever fails is made anew.
+/// Their Deployment: a pod that fails is made anew.
 pub(crate) fn deployment(stage: &Path) -> String {
     let one = pod(
         "x",

@@ -276,7 +276,7 @@ fn a_waiting_job_joins_the_next_arbiter_s_queue() -> Result<()> {
     Ok(())
 }
 
-/// An arbiter that stands still holds up nobody who is there already.
+/// An arbiter that stands still holds up no job that is there already.
 #[test]
 fn memory_is_taken_and_given_while_the_arbiter_stands_still() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

@@ -195,7 +195,7 @@ metadata:
 spec: {containers: [{name: c0, image: sublet.test/busybox:1}]}
 ";
 
-/// Has the controller evict one of two pods, each of which takes more than half of a card.
+/// Has the controller evict one of two pods. Each of them takes more than half of a card.
 fn make_room(world: &World) -> Result<()> {
     let pod = |name, limits, spec| {
         let node = "spare";

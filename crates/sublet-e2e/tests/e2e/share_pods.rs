@@ -1,5 +1,5 @@
-//! SharePods of KubeShare 1 on the real control plane: its README's timeline, tags and virtual GPUs,
-//! what is refused, and pods that go, come again and go with their SharePods. Cases by the numbers
+//! SharePods of KubeShare 1 on the real control plane: its README's timeline, tags and virtual
+//! GPUs, refusals, and pods that go, come again and go with their SharePods. Cases by the numbers
 //! s1 to s7, in our words.
 
 use anyhow::{Context, Result, ensure};

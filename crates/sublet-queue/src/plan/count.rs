@@ -115,7 +115,7 @@ impl Tick<'_> {
         }
     }
 
-    /// Those of these groups that ask more than their quotas are entitled to, by quota and by their
+    /// Finds the groups that ask more than their quotas are entitled to, by quota and by their
     /// least request.
     fn beyond(&self, groups: Vec<usize>) -> BTreeMap<(usize, Vec<u64>), Vec<usize>> {
         let mut beyond: BTreeMap<_, Vec<usize>> = BTreeMap::new();

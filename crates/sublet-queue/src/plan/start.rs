@@ -21,7 +21,7 @@ pub(super) struct Leave {
 }
 
 impl Leave {
-    /// It leaves what is kept.
+    /// It leaves the kept room alone.
     const ALL: Leave = Leave {
         ground: Ground::Free,
         quota: true,

@@ -1,4 +1,4 @@
-//! Ticks in short stories: who starts, who waits and why.
+//! Ticks in short stories: the groups that start, the groups that wait, and their reasons.
 
 mod gangs;
 mod keep;

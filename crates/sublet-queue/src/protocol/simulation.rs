@@ -1,10 +1,11 @@
-//! The protocol's own code against an API server that is late, drops and repeats, with two leaders of
-//! which one is deposed or dies at any moment, a Lease and plans that somebody deletes, plans out of
-//! the backup of another cluster, nodes that come and go, and budgets that refuse.
+//! The protocol's own code against an API server that is late, drops and repeats. One of two
+//! leaders is deposed or dies at any moment. A Lease and plans are deleted, plans come out of the
+//! backup of another cluster, nodes come and go, and budgets refuse.
 //!
-//! Each node has room for one pod. After every step no node has two; whoever is evicted was named by a
-//! plan, or was let go by one; and whenever the faults end, what is left becomes quiet without a part of
-//! a gang, and nobody waits for whom there is room. `SUBLET_STEPS` and `SUBLET_SEED` say how long, and where the random numbers begin.
+//! Each node has room for one pod. After every step no node has two; every evicted pod was named by
+//! a plan, or was let go by one. Whenever the faults end, the cluster becomes quiet without a part
+//! of a gang, and no group waits although it has room. `SUBLET_STEPS` and `SUBLET_SEED` say how long,
+//! and where the random numbers begin.
 
 mod faults;
 mod objects;
@@ -126,7 +127,7 @@ impl Play {
         }
     }
 
-    /// A leader looks, and sends what is due.
+    /// A leader looks, and sends the writes that are due.
     fn lead(&mut self, who: usize) {
         // It waits for the answers to what it has sent.
         if self.leaders[who].epoch == 0 || self.under_way.iter().any(|(of, _)| *of == who) {

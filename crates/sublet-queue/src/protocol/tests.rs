@@ -1,4 +1,4 @@
-//! One plan of one group of two members, seen at every stage; what is due is a list of words.
+//! One plan of one group of two members, seen at every stage; the due steps are a list of words.
 
 use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
@@ -21,7 +21,7 @@ fn id() -> GroupId {
     GroupId::new("podgroup/a/g")
 }
 
-/// A strict group of `min` workers, of which these are bound.
+/// A strict group of `min` workers; `bound` lists those that are bound.
 fn group(min: u32, bound: &[&str]) -> Group {
     let claim = Arc::new(Claim::host_only(Host::ZERO));
     let shape = MemberShape {

@@ -1,4 +1,4 @@
-//! Lists of pods that are older than what was handed over.
+//! Lists of pods that are older than the last hand-over.
 
 use std::time::Instant;
 

@@ -4,7 +4,7 @@ use sublet_api::keys::{ALIYUN_GPU_CORE, CLASS_LABEL};
 
 use super::*;
 
-/// Pods of which the first container that asks for `3` asks for compute time too.
+/// Pods that ask for compute time too in the containers that ask for `3`.
 fn asking(picture: &str, percent: &str, class: &str) -> Vec<Pod> {
     let mut pods = pods(picture, MEM);
     for pod in &mut pods {

@@ -1,4 +1,4 @@
-//! Equal pods at the same time: one answer serves whichever is meant, or nobody is served.
+//! Equal pods at the same time: one answer serves each of them, or no pod is served.
 
 use std::time::Instant;
 

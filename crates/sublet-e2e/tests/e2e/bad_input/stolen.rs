@@ -117,8 +117,8 @@ fn tries() -> Vec<Attack> {
     ]
 }
 
-/// Something else for each field of a node's status that is not the agent's. With another port in
-/// `daemonEndpoints`, whoever listens there gets what users type into `kubectl exec` on that node.
+/// A change to each field of a node's status that is not the agent's. With another port in
+/// `daemonEndpoints`, a listener there gets what users type into `kubectl exec` on that node.
 fn status_tries() -> Value {
     json!({
         "addresses": [{ "type": "InternalIP", "address": "10.9.9.9" }],
@@ -307,7 +307,7 @@ fn a_stolen_token_makes_no_secret_and_no_token_of_the_one_it_may_write() -> Resu
     Ok(())
 }
 
-/// RBAC cannot name what is to be made: a policy holds each to its Lease.
+/// RBAC cannot name objects that do not exist yet: a policy holds each account to its Lease.
 #[test]
 fn a_stolen_token_makes_no_lease_but_its_own() -> Result<()> {
     let Some(world) = World::lease()? else {

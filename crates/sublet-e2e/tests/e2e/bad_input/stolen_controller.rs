@@ -253,7 +253,8 @@ fn pods() -> Vec<Attack> {
     ]
 }
 
-/// Would the API server take a pod of a SharePod from whoever has the token? It is as `change` says.
+/// Would the API server take a pod of a SharePod from the holder of the token? It is as `change`
+/// says.
 fn make(world: &World, token: &Path, namespace: &str, change: &Value) -> Result<String> {
     let owner = json!([{
         "apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", "name": "made", "uid": "1",

@@ -1,6 +1,6 @@
-//! A release that changes: by every value that adds or takes away an object, from the last version and
-//! back to it, and gone and made anew. Each time helm says that it was done, and what is there is what
-//! the release says.
+//! A release that changes: by every value that adds or takes away an object, from the last version
+//! and back to it, and gone and made anew. Each time helm says that it was done, and the objects in
+//! the cluster are those of the release.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -19,7 +19,7 @@ pub(super) const CALLED: [&str; 2] = [
     "validatingwebhookconfigurations/sublet-bindings",
 ];
 
-/// As whom the controller writes there.
+/// Account as which the controller writes there.
 pub(super) const KEEPER: &str = "sublet-certificates";
 
 /// Kinds of the Prometheus Operator that the chart makes objects of, without their fields.

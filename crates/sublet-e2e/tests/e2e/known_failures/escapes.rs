@@ -76,8 +76,8 @@ fn is_watched(base: &str) -> bool {
 
 /// PyTorch 2.1 and later look functions up by `cuGetProcAddress_v2` and launch by
 /// `cuLaunchKernelEx`; a hook of `dlsym` saw neither (nvshare#11, nvshare#14, nvshare#26). Every
-/// version and twin of what matters leads to us, whichever look-up finds it, before `cuInit` and
-/// after; and what does not matter is the driver's own, at no cost.
+/// version and twin of a function that matters leads to us, whichever look-up finds it, before
+/// `cuInit` and after; a function that does not matter is the driver's own, at no cost.
 #[test]
 fn row_11_nothing_that_matters_escapes_a_look_up() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

@@ -1,7 +1,7 @@
 //! The gate of a job, closed and opened from outside.
 //!
 //! Root can do it while the arbiter has no reason to: it writes the word in the arbiter's own
-//! memory, where alone the page can be written, and wakes who waits for it as the arbiter would.
+//! memory, where alone the page can be written, and wakes the waiting threads as the arbiter would.
 //! Everything else is as it is for users, the heartbeat too, without which a gate opens by itself.
 #![expect(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! Row 6: a process is killed while it takes memory. Whoever waited beside it goes on at once,
+//! Row 6: a process is killed while it takes memory. Processes that waited beside it go on at once,
 //! and limits still hold.
 
 use std::time::{Duration, Instant};

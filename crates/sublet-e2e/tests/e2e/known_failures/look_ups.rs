@@ -1,5 +1,5 @@
-//! Row 2: somebody stands between programs and `dlsym`. We do not, and whoever does may do so
-//! beside us.
+//! Row 2: a library stands between programs and `dlsym`. We do not, and a library that does may do
+//! so beside us.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,8 +27,8 @@ fn end(command: &mut Command) -> Result<Ended> {
     Ok(ended)
 }
 
-/// A wrong `dlsym` once broke what had nothing to do with GPUs: cuDNN called itself until its
-/// stack was full (HAMi-core#215), look-ups of the next function gave nothing (HAMi-core#279).
+/// A wrong `dlsym` once broke programs that had nothing to do with GPUs: cuDNN called itself until
+/// its stack was full (HAMi-core#215), look-ups of the next function gave nothing (HAMi-core#279).
 /// We define none, and nothing else that is libc's or a stranger's.
 #[test]
 fn row_02_none_of_our_libraries_defines_a_look_up() -> Result<()> {
@@ -131,7 +131,7 @@ fn row_02_the_next_of_a_name_is_found_each_time() -> Result<()> {
 
 /// A look-up in one library finds that library's function. The driver on WSL looks up its own
 /// `cuInit` and was given the hook's (HAMi-core#326); cuDNN is many libraries that have the same
-/// names, of which one was given for all (HAMi-core#215).
+/// names, and one of them was given for all (HAMi-core#215).
 #[test]
 fn row_02_a_look_up_in_a_library_stays_in_it() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

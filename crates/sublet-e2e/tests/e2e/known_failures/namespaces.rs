@@ -108,7 +108,7 @@ fn row_07_a_container_sees_its_own_number_and_is_charged_once() -> Result<()> {
     calls.end()
 }
 
-/// Two containers, in each of which the program is number 1.
+/// Two containers; in each of them the program is number 1.
 #[test]
 fn row_07_containers_with_equal_numbers_are_told_apart() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -140,7 +140,7 @@ fn row_07_containers_with_equal_numbers_are_told_apart() -> Result<()> {
 }
 
 /// Two namespaces in one job share its limit. A program looks for itself in the list by its own
-/// number, and must not find somebody else who is called the same in his namespace.
+/// number, and must not find a program of the other namespace with the same number.
 #[test]
 fn row_07_equal_numbers_in_one_job_are_told_apart() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

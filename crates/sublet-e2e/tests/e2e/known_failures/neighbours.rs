@@ -51,7 +51,7 @@ fn row_12_memory_by_handle_cannot_be_shared_the_old_way_and_plain_memory_can() -
     calls.end()
 }
 
-/// PyTorch asks NVML who uses the card when memory has ended, and aborts when NVML fails
+/// PyTorch asks NVML for the users of the card when memory has ended, and aborts when NVML fails
 /// (pytorch#197312). At the limit all of its questions are answered.
 #[test]
 fn row_12_at_the_end_of_memory_nvml_answers_all_that_pytorch_asks() -> Result<()> {
@@ -133,9 +133,9 @@ fn row_12_a_management_library_that_fails_ends_no_program() -> Result<()> {
     Ok(())
 }
 
-/// The arbiter itself loses NVML, which tells it what is really in use. Limits are words in
-/// shared memory and hold for who is there; it is said that nobody can look any more, and
-/// nothing new is put on the card.
+/// The arbiter itself loses NVML, which tells it the real use. Limits are words in shared memory
+/// and hold for jobs that are there; it is reported that nobody can look any more, and nothing new
+/// is put on the card.
 #[test]
 fn row_12_an_arbiter_without_nvml_keeps_all_limits() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

@@ -84,9 +84,9 @@ fn row_01_a_driver_newer_than_our_tables_starts_and_the_limit_holds() -> Result<
     Ok(())
 }
 
-/// A new toolkit asks for functions that nobody knew, and for new versions of those that
-/// everybody knows. They are counted; what could take memory or time is not given to a strict
-/// job, and whatever else is as if we were not there (HAMi#1834, Olares#2687).
+/// A new toolkit asks for functions that nobody knew, and for new versions of known ones. They are
+/// counted. A function that could take memory or time is not given to a strict job, and every other
+/// function works as if we were not there (HAMi#1834, Olares#2687).
 #[test]
 fn row_01_names_and_versions_that_nobody_knew_are_counted() -> Result<()> {
     for (mode, future) in [("strict", "500"), ("compat", "0")] {

@@ -65,9 +65,9 @@ fn row_08_many_rounds_of_pool_memory_leak_nothing() -> Result<()> {
     calls.end()
 }
 
-/// A program that takes nearly all and gives it back, again and again: whoever compares what the
-/// driver says with what is counted, and reads the two at different moments, finds memory that
-/// nobody counted, and the program is told that the card is full (HAMi#1003).
+/// A program takes nearly all and gives it back, again and again. A limiter that compares the
+/// driver's figure with its own count, and reads the two at different moments, finds memory that
+/// was never counted, and the program is told that the card is full (HAMi#1003).
 #[test]
 fn row_08_a_program_that_takes_and_gives_quickly_is_never_told_that_memory_ended() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

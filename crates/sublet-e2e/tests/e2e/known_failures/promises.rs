@@ -1,5 +1,5 @@
-//! Row 10: memory that is promised must be there. We promise only what there is; whoever wants
-//! more is told so, before or at the call, and can be given more while he runs.
+//! Row 10: memory that is promised must be there. We promise only as much as there is; a job that
+//! wants more is told so, before or at the call, and can be given more while it runs.
 
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib, number, until};
@@ -11,8 +11,8 @@ fn limit(machine: &Machine, words: &str) -> Result<Ended> {
 }
 
 /// Twice the card was advertised, and the second half was a plain end of memory in the middle of
-/// the work (HAMi#705, HAMi#1128, HAMi#2630). Here the sum of what jobs have is never above the
-/// card, and whoever does not fit waits, or is refused.
+/// the work (HAMi#705, HAMi#1128, HAMi#2630). Here the sum of the jobs' memory is never above the
+/// card, and a job that does not fit waits, or is refused.
 #[test]
 fn row_10_no_more_is_promised_than_there_is() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {

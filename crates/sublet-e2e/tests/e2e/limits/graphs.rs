@@ -5,8 +5,8 @@ use sublet_e2e::one_machine::{Machine, Running, mib, number};
 
 use super::EXACT;
 
-/// A driver that does not tell what a graph's nodes were given, or what is in a graph's graph,
-/// is asked what the device's graphs have.
+/// A driver that does not tell what a graph's nodes were given, or what is in a graph's graph, is
+/// asked for the memory of the device's graphs.
 #[test]
 fn graphs_stop_at_the_limit_where_the_driver_does_not_tell_of_their_nodes() -> Result<()> {
     let faults = "cuGraphMemAllocNodeGetParams:801,cuGraphChildGraphNodeGetGraph:801";

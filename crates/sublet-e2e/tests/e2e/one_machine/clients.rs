@@ -63,7 +63,7 @@ fn bare(machine: &Machine, clients: &OsStr, program: &str) -> Result<Running> {
     Running::start(&mut command)
 }
 
-/// Cards to have alone, and larger ones of which a job gets as much.
+/// Cards to have alone, and larger ones with a job's part of the same size.
 fn machines(count: usize) -> Result<Option<(Machine, Machine)>> {
     let machine = |size| Machine::new(&format!("{count}x{size},name=NVIDIA H100,context=0MiB"));
     Ok(machine("1GiB")?.zip(machine("4GiB")?))
@@ -111,7 +111,7 @@ fn packages_that_look_at_gpus_see_a_job_s_part_as_a_card() -> Result<()> {
     Ok(())
 }
 
-/// Holds what the packages said of the first card to its size and to who has how much of it.
+/// Checks the packages' answers about the first card against its size and the use of each process.
 fn shows(seen: &Value, total: u64, processes: &[(&str, u64)]) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let listed = |rows: &Value| -> Result<Vec<(String, Value)>> {

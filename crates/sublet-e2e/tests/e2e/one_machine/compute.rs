@@ -1,4 +1,4 @@
-//! Compute time at the command line: what is asked, shown, refused, changed and kept.
+//! Compute time at the command line: how it is asked, shown, refused, changed and kept.
 
 use std::process::Command;
 

@@ -124,7 +124,7 @@ fn nothing_is_said_where_memory_was_not_the_reason() -> Result<()> {
     Ok(())
 }
 
-/// The commands between backquotes in what was said.
+/// The commands between backquotes in a message.
 fn commands(said: &str) -> impl Iterator<Item = &str> {
     said.split('`').skip(1).step_by(2)
 }

@@ -16,7 +16,7 @@ const NAMED: &str = "GPU-03f69c50-207a-2038-9b45-23cac89cb67d";
 const CARDS: u16 = 16;
 const CARD_MIB: u32 = 40_960;
 
-/// A node of sixteen cards, one of which is the one that is named.
+/// A node of sixteen cards, with the named one among them.
 fn start_node(world: &World) -> Result<()> {
     let (node, report) = yaml::agent_node("n1", CARDS, CARD_MIB)?;
     let mut report: Value = serde_json::from_str(&report)?;

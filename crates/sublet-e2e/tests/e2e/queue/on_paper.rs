@@ -1,10 +1,11 @@
 //! The real controller does what `sublet plan --queue` says on paper: random quotas and groups on a
 //! real API server, by the policy of the site.
 //!
-//! While no controller runs, objects are made and read as kubectl prints them. `sublet plan --queue`
-//! says what a queue would do with them. Then a controller starts, and its first plans and reasons are
-//! compared: the groups that start, each member's node and cards, the pods that go for them, and the
-//! reason of every other group. In a second look others have places already, and quotas are taken back.
+//! While no controller runs, objects are made and read as kubectl prints them.
+//! `sublet plan --queue` says what a queue would do with them. Then a controller starts, and its
+//! first plans and reasons are compared: the groups that start, each member's node and cards, the
+//! pods that go for them, and the reason of every other group. In a second look others have places
+//! already, and quotas are taken back.
 
 mod draw;
 
@@ -100,8 +101,8 @@ fn what_plan_queue_says_the_real_controller_does() -> Result<()> {
     Ok(())
 }
 
-/// One drawn cluster: what is first there, and then more beside what has places. Names begin with the
-/// round: events of others stay.
+/// One drawn cluster: first its first objects, and then more of them, beside groups that have
+/// places. Names begin with the round: events of others stay.
 fn play(world: &World, round: u64, (seed, policy): (u64, &str), count: &mut Count) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -306,7 +307,7 @@ fn quota_troubles(world: &World, notes: &str, count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every pod that was let go has a node, and whoever was asked to go is gone.
+/// Waits until every pod that was let go has a node, and every pod that was asked to go is gone.
 fn until_placed(world: &World) -> Result<()> {
     eventually(|| {
         let list = world.get(&["pods", "-n", NAMESPACE])?;

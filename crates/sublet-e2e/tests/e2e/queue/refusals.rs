@@ -1,4 +1,4 @@
-//! Quotas and groups that say something wrong: whoever applies them is told which field, at once.
+//! Quotas and groups with errors: their user is told the wrong field, at once.
 
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::{World, eventually};
@@ -25,7 +25,7 @@ fn quota(name: &str, parent: &str, is_parent: bool, min: &str, max: &str) -> Str
     object(KOORDINATOR, "ElasticQuota", name, &labels, &spec)
 }
 
-/// The error for a user who applies this; it must be refused.
+/// The user's error when this is applied; it must be refused.
 fn refusal(world: &World, manifest: &str) -> Result<String> {
     let error = world.cluster.apply(manifest).err();
     Ok(format!(

@@ -25,8 +25,8 @@ __attribute__((constructor)) static void loaded(void) {
 /// The variable by which the fake driver finds its cards. A real one finds them without.
 const CARDS: &str = "SUBLET_FAKE_GPU=/usr/local/sublet/machine";
 
-/// In the staged folder, which is in every container: code that nobody but the container's user
-/// wants to run, and a program that is root's whoever starts it.
+/// In the staged folder, which is in every container: code that only the container's user wants to
+/// run, and a program that runs as root for every user.
 pub(super) fn stage_evil(stage: &Path) -> Result<()> {
     let source = stage.with_file_name("evil.c");
     fs::write(&source, EVIL)?;

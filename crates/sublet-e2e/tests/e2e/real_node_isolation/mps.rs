@@ -1,5 +1,5 @@
-//! Containers of a node whose operator chose MPS. There is no MPS behind this: a stand-in for
-//! NVIDIA's control program writes down what it was told, so what is shown is our side.
+//! Containers of a node with MPS by the operator's choice. There is no MPS behind this: a stand-in
+//! for NVIDIA's control program writes down what it was told, so the test shows only our side.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

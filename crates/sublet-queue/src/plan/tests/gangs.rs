@@ -127,8 +127,8 @@ fn members_go_only_where_their_rules_let_them() {
     assert_eq!(scene.places("g"), "w0@n2 w1@n2");
 }
 
-/// A job that runs is made larger than its quota allows: more of it starts as far as it may, it is told
-/// what is in the way, and what it has stays entitled to its place.
+/// A running job is made larger than its quota allows: more of it starts as far as it may, it is
+/// told the obstacle, and its members stay entitled to their places.
 #[test]
 fn a_job_that_is_made_too_large_keeps_what_it_has_and_asks_for_more() {
     for grown in ["w 8 8 1x", "w 3000 3000 1x", "w 2 8 1x"] {

@@ -76,8 +76,8 @@ fn while_nodes_are_held_only_who_is_gone_by_then_starts_there() {
     assert_eq!(scene.tick(50), ["admit big 1", "hold 1 for 2long"]);
 }
 
-/// A group of the property below: when it comes, who of it starts together, the cards of each, how long
-/// it runs, and whether it says so.
+/// A group of the property below: the time when it comes, the number of its members that start
+/// together, the cards of each, its running time, and whether it says that time.
 #[derive(Debug, Clone)]
 struct Come {
     at: u64,
@@ -156,8 +156,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A group that is entitled to start gets room kept when it has waited long and those before it
-    /// have started. Then it waits for those who run in its quota, and for those on the nodes that are
-    /// kept for it.
+    /// have started. Then it waits for the groups that run in its quota, and for those on the nodes
+    /// that are kept for it.
     #[test]
     fn who_is_entitled_to_start_does_within_the_bound(
         mut coming in prop::collection::vec(any_group(), 30..80)

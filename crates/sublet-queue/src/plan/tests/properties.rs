@@ -192,7 +192,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the state in the beginning: after a few ticks nothing is decided any more, no
-    /// member is reclaimed twice, and nobody waits who could start.
+    /// member is reclaimed twice, and no group waits that could start.
     #[test]
     fn chaos_becomes_quiet_and_nobody_is_reclaimed_twice(mut scene in any_world()) {
         let mut reclaimed: BTreeSet<PodUid> = BTreeSet::new();

@@ -4,8 +4,8 @@ use sublet_arbiter::ExclusiveSlices;
 
 use super::*;
 
-/// A control program that serves at once, whoever asks. Another process writes it: while this one
-/// has it open, a child of another test may have it open too, and then nobody can run it.
+/// A control program that serves every caller at once. Another process writes it: while this one
+/// has it open, a child of another test may have it open too, and then it cannot be run.
 fn serves(file: &Path) {
     let script =
         "printf '#!/bin/sh\\n[ $# = 0 ] || exec sleep 600\\n' > \"$1\" && chmod 755 \"$1\"";

@@ -9,7 +9,7 @@ pub(super) const NAMESPACE: &str = "on-paper";
 /// Requests of a member on a card, in MiB; a card has 1,000.
 const PARTS: [u32; 5] = [250, 400, 500, 700, 1_000];
 
-/// Priorities by name; the last is that of those who name none.
+/// Priorities by name; the last is that of groups that name none.
 pub(super) const CLASSES: [(&str, i32); 3] = [
     ("on-paper-high", 1_000),
     ("on-paper-low", -10),

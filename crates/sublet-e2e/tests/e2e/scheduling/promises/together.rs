@@ -4,7 +4,7 @@
 //! Each has a priority of its own: a kube-scheduler that was just started takes those of one priority in
 //! any order. Each leaves its gate when the one before it has its answer: a kube-scheduler looks for a
 //! place for one pod while it binds another, and two that meet may get each other's places. The answers
-//! are compared up to the first pod of which the plan left something open.
+//! are compared up to the first pod with a plan that left something open.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
