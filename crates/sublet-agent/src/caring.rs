@@ -82,9 +82,9 @@ impl Caring {
         &self.kinds
     }
 
-    /// Makes devices ready for a container that is about to get them. `who`: the pods that may have
-    /// the container, none if that is not known. `pods`: those of the node, if the caller has
-    /// listed them. `patience`: the longest wait for a device that is not clean.
+    /// Makes devices ready for a container that is about to get them. `who`: the pods that the
+    /// container may belong to, none if that is not known. `pods`: those of the node, if the caller
+    /// has listed them. `patience`: the longest wait for a device that is not clean.
     ///
     /// # Errors
     /// One of them is not clean, or cannot be prepared; the status says which and why.

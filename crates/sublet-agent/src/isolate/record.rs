@@ -213,7 +213,7 @@ impl Record {
         seat.twins.len() < before
     }
 
-    /// The pods that may have it: exactly one of them does.
+    /// The pods that may have it; at most one of them does.
     pub fn holders(&self) -> impl Iterator<Item = &str> {
         let known = self.twins().is_empty().then_some(self.uid.as_str());
         let twins = self.twins().iter().map(|[uid, ..]| uid.as_str());

@@ -1,6 +1,7 @@
 //! Looks for processes that a pod may leave behind on a device. Kubelet ends the containers of a
 //! pod before the pod is gone, unless the pod was deleted by force; then its processes may run on
-//! and hold their devices. The kernel tells every process the pod's control group of each process.
+//! and hold their devices. The kernel shows everybody the control group of each process, and so its
+//! pod.
 
 use std::collections::BTreeSet;
 use std::fs;

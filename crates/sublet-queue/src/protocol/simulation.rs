@@ -4,8 +4,8 @@
 //!
 //! Each node has room for one pod. After every step no node has two; every evicted pod was named by
 //! a plan, or was let go by one. Whenever the faults end, the cluster becomes quiet without a part
-//! of a gang, and no group waits although it has room. `SUBLET_STEPS` and `SUBLET_SEED` say how long,
-//! and where the random numbers begin.
+//! of a gang, and no group waits although it has room. `SUBLET_STEPS` and `SUBLET_SEED` say how
+//! long, and where the random numbers begin.
 
 mod faults;
 mod objects;
