@@ -17,7 +17,7 @@ use sublet_abi::settings::{DRIVER_CUDA, DRIVER_NVML};
 
 use crate::settings::{self, Told, is_privileged};
 
-/// Where drivers put their libraries, beside what `LD_LIBRARY_PATH` says.
+/// Folders of driver libraries, searched in addition to those of `LD_LIBRARY_PATH`.
 ///
 /// Distributions, then `/usr/local/nvidia` (GKE and the driver container's toolkit), WSL, NixOS.
 const FOLDERS: [&str; 10] = [
@@ -37,7 +37,7 @@ const FOLDERS: [&str; 10] = [
 /// different inodes; the marker tells them too.
 const MARKER: &CStr = c"sublet_interposer";
 
-/// Which library is looked for.
+/// The library to look for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The environment variable that may name the file.
@@ -58,7 +58,7 @@ pub const NVML: Wanted = Wanted {
     soname: "libnvidia-ml.so.1",
 };
 
-/// What a process is told about places.
+/// Settings of a process about the library's place.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// The file; then nothing else is tried.
@@ -70,8 +70,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// What this process is told. The loader's own variable counts in every program but those in
-    /// which the loader does not go by it either.
+    /// Returns this process's settings. `LD_LIBRARY_PATH` counts unless the program is privileged:
+    /// the loader ignores the variable then, too.
     #[must_use]
     pub fn of_process(wanted: Wanted) -> Self {
         let listed = || std::env::var_os("LD_LIBRARY_PATH").filter(|value| !value.is_empty());
@@ -110,7 +110,7 @@ impl Library {
     }
 }
 
-/// Why one file was not taken.
+/// Reason why a file was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
     /// There is no such file.
@@ -206,8 +206,8 @@ fn candidates(wanted: Wanted, places: &Places) -> Vec<PathBuf> {
     files
 }
 
-/// `libcuda.so.580.65.06` and the like. Where our library is mounted over `libcuda.so.1`, the
-/// file that this was a link to is still there under its versioned name.
+/// Lists the versioned files, such as `libcuda.so.580.65.06`. If our library is mounted over
+/// `libcuda.so.1`, the driver's file is still there under its versioned name.
 fn versioned(wanted: Wanted, folder: &Path) -> Vec<PathBuf> {
     let stem = wanted.soname.trim_end_matches('1');
     let is_versioned = |name: &OsStr| {

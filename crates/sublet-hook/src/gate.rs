@@ -5,11 +5,12 @@
 //! thread ([`threads`]), and then reads the word. If it is free, the launch goes on: no shared
 //! write, no system call, no lock.
 //!
-//! Who sets the word must know afterwards who had read the old one. The processor may let a launch
-//! read the word before others see that it is inside; a fence in each launch would cost more than
-//! all the rest. So the keeper pays: after its change it makes every running thread of the process
-//! pass a fence ([`barrier`]). A launch that read the old word is then seen to be inside, and a
-//! launch that was not inside will read the new one.
+//! After a change of the word, the keeper must know which launches had read the old one. The
+//! processor may let a launch read the word before other processors see that the launch is inside.
+//! A fence in each launch would cost more than all the rest, so the keeper pays instead: after its
+//! change it makes every running thread of the process pass a fence ([`barrier`]). Then every
+//! launch that read the old word is seen to be inside, and every other launch will read the new
+//! word.
 //!
 //! All devices of a tenant share one gate: a job on several cards whose launches stop on one of
 //! them waits for itself on the others (HAMi-core#142).
@@ -27,7 +28,7 @@ use sublet_abi::{GateState, GateWord};
 use crate::link::{Link, now_ns};
 use threads::Launcher;
 
-/// How the gate of this process is. Only the keeper closes it.
+/// State of this process's gate. Only the keeper closes the gate.
 static WORD: AtomicU32 = AtomicU32::new(GateWord::new(GateState::Free, 0).bits());
 
 /// A waiting thread looks again so often, in case a wake-up was lost.
@@ -51,7 +52,7 @@ pub fn is_free() -> bool {
     WORD.load(Ordering::Relaxed) == GateWord::new(GateState::Free, 0).bits()
 }
 
-/// How the gate is.
+/// Returns the gate's word.
 #[must_use]
 pub fn word() -> GateWord {
     GateWord::of_bits(WORD.load(Ordering::Acquire))
@@ -74,7 +75,7 @@ pub(crate) fn forget_parent() {
     WORD.store(0, Ordering::SeqCst);
 }
 
-/// Who stands at the gate.
+/// The threads that wait at the gate.
 #[derive(Debug, Default)]
 pub struct ThreadsAtGate {
     n_threads: Mutex<usize>,

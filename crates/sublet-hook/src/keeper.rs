@@ -19,7 +19,7 @@ use crate::guard::catch_panic;
 use crate::link::{self, Link};
 use crate::process;
 
-/// How long the thread sleeps while nothing happens; then it looks whether the arbiter lives.
+/// Sleep of the thread while nothing happens. After it, the thread checks that the arbiter lives.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// The time over which a share of it is kept to while no arbiter is there, in microseconds.
@@ -58,7 +58,7 @@ fn keep(link: &'static Link) {
     }
 }
 
-/// What the process's own word should be, and for how long.
+/// The value that the process's own word should have, and for how long.
 #[derive(Debug, PartialEq, Eq)]
 struct Aim {
     word: GateWord,
@@ -89,10 +89,10 @@ fn aim(page: GateWord, is_arbiter_alive: bool, without_arbiter: u32, now_us: u64
     }
 }
 
-/// How long until the next look at work that may have ended. A drain ends after a few
-/// milliseconds as a rule, and the card is idle from then until it is noticed: at first every
-/// tenth of a millisecond, then a thousand times a second. While nobody waits for this process,
-/// seldom.
+/// Time until the next check whether the work has ended. A drain usually ends after a few
+/// milliseconds, and the card is idle from its end until the keeper notices. So the keeper checks
+/// every tenth of a millisecond at first, then a thousand times a second. While nobody waits for
+/// this process, it checks seldom.
 fn pause_of_look(state: GateState, n_looks: u32) -> Duration {
     match state {
         GateState::Closed if n_looks < 20 => Duration::from_micros(100),
@@ -109,7 +109,7 @@ struct Keeper {
     is_followed: bool,
     /// The closing that the arbiter waits for.
     unanswered: Option<GateWord>,
-    /// How often it was looked since then.
+    /// Number of checks since then.
     n_looks: u32,
 }
 
@@ -145,8 +145,8 @@ impl Keeper {
         self.n_looks = 0;
     }
 
-    /// Looks whether what was launched has ended, where somebody wants to know. How long until
-    /// the next look.
+    /// Checks whether the launched work has ended, if the arbiter wants to know. Returns the time
+    /// until the next check.
     fn look(&mut self, word: GateWord) -> Duration {
         let state = word.state();
         let is_closed = state == GateState::Closed;

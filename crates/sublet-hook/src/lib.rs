@@ -1,4 +1,4 @@
-//! What runs inside a tenant's process: accounting, reports, the way to the real driver.
+//! Code inside a tenant's process: accounting, reports, the way to the real driver.
 //!
 //! Two libraries carry this code under the driver's names, `libcuda.so.1` and
 //! `libnvidia-ml.so.1`; all logic and its tests are here. A program that nobody changed calls
@@ -8,7 +8,7 @@
 //! decides what the account may have: that is the arbiter's.
 //!
 //! Read in this order:
-//! - [`settings`]: who tells a process of its arbiter and its driver.
+//! - [`settings`]: the arbiter and the driver that a process is to use.
 //! - [`driver`]: finds the real library behind ours; [`real`] its functions.
 //! - [`trampoline`]: how an exported name leads to code.
 //! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.

@@ -1,4 +1,4 @@
-//! Who owns which address: what was charged for a pointer, until it is freed.
+//! Owners of addresses: the charge for each pointer, until the pointer is freed.
 //!
 //! Programs allocate and free from many threads at once, so the map is split into shards, each
 //! with its own lock. An address that is not here was not charged by us, and its owner is not
@@ -68,7 +68,7 @@ impl<T> Pointers<T> {
         self.shard(address).remove(&address)
     }
 
-    /// What is known of an address.
+    /// Returns the entry of an address.
     pub fn get(&self, address: u64) -> Option<T>
     where
         T: Clone,

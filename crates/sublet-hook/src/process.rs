@@ -1,13 +1,13 @@
-//! What this process knows, and that a child made by fork knows nothing.
+//! State of this process, which a child made by fork does not inherit.
 //!
 //! A child of `fork` has its parent's memory, but neither its slot, nor its GPU contexts, nor
 //! its threads: locks that those held stay locked for ever. So all state hangs on one pointer,
 //! and a child gets a new [`Process`] at its first call that needs one; the old one is left
 //! where it is, not even read.
 //!
-//! How a child is told: one page of memory that the kernel empties in every child
-//! (`MADV_WIPEONFORK`). Looking there costs a load, where `getpid` costs a system call (144 ns
-//! measured), and there is no handler that a program could forget to run, as there is with
+//! A child recognizes itself by one page of memory that the kernel empties in every child
+//! (`MADV_WIPEONFORK`). Reading the page costs a load; `getpid` costs a system call (144 ns
+//! measured). There is also no handler that a program could forget to run, as there is with
 //! `pthread_atfork` under a bare `clone`.
 
 use std::ptr;
@@ -22,12 +22,12 @@ use crate::link::{self, LinkState};
 #[derive(Debug, Default)]
 pub struct Process {
     state: OnceLock<LinkState>,
-    /// What this process has of which card.
+    /// This process's memory and work, by card.
     pub books: CudaBooks,
 }
 
 impl Process {
-    /// How this process stands with the arbiter. The first call connects: some milliseconds
+    /// Returns this process's relation to the arbiter. The first call connects: some milliseconds
     /// at most while the arbiter is well, and at most [`link::PATIENCE`] twice while it is not.
     pub fn state(&self) -> &LinkState {
         if let Some(known) = self.state.get() {
@@ -70,7 +70,7 @@ const READY: u32 = 2;
 #[derive(Clone, Copy)]
 struct Mark {
     word: &'static AtomicU32,
-    /// Where the kernel does not empty pages: the process that made it ready.
+    /// The process that made the word ready, on kernels that do not empty pages.
     owner: Option<&'static AtomicI32>,
 }
 

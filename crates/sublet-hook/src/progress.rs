@@ -1,9 +1,9 @@
-//! How fast a program gets on: units of its work, counted in its slot.
+//! Progress of a program: units of its work, counted in its slot.
 //!
-//! A program may say so itself, by [`tell`]. For all others a unit is a point at which it waits for
-//! its work, or a launch of a graph ([`found`]). A mini-batch has some number of these, which
-//! [`Rhythm`] finds where the program repeats itself. Units are counted only while somebody may
-//! want the card, and no more once the program has spoken.
+//! A program may report its units itself, by [`tell`]. For all others a unit is a point at which
+//! the program waits for its work, or a launch of a graph ([`found`]). A mini-batch has some number
+//! of units, which [`Rhythm`] finds from the program's repetitions. Units are counted only while
+//! somebody may want the card, and no more once the program has reported its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use crate::rhythm::Rhythm;
 /// The program says how far it is. A child of a fork is the same program.
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
-/// What was seen of a process's mini-batches.
+/// Observations of a process's mini-batches.
 #[derive(Debug, Default)]
 pub struct Steps {
     /// Launches since the last step.
@@ -24,7 +24,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Something was launched. Of several threads that launch at once, any number may count.
+    /// Counts a launch. If several threads launch at once, any number of these launches may count.
     pub fn launched(&self) {
         let n = self.n_launches.load(Ordering::Relaxed);
         self.n_launches.store(n.wrapping_add(1), Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Steps {
     }
 }
 
-/// What may end a part of a mini-batch.
+/// Event that may end a part of a mini-batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     /// The program waited for its work.

@@ -1,9 +1,9 @@
 //! The real library's functions, by row.
 //!
-//! Found when they are first used, and kept. A program that is linked against us expects every
-//! name, so a function that the library lacks is one that says so when it is called; and where
-//! there is no library at all, each call says that, and a few say what was looked for and where.
-//! Which words these are, each half decides: they are the only thing that differs.
+//! A function is looked up at its first use, and kept. A program that is linked against us expects
+//! every name. So a function that the library lacks is replaced by one that returns an error. If
+//! there is no library at all, every call returns an error, and a few calls name the files that
+//! were tried. Each half chooses its own errors; the halves differ in nothing else.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::transmute_copy;
@@ -18,24 +18,24 @@ use crate::driver::{self, Library, Places, Wanted};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Real<const ROWS: usize> {
-    /// Where each function is; null until it is asked for. First, because the launch gate jumps
-    /// through it and knows the address of the whole.
+    /// Address of each function; null until its first use. First field, because the launch gate
+    /// jumps through it and knows the address of the whole.
     places: [AtomicPtr<c_void>; ROWS],
-    /// What was found, once it was looked for.
+    /// Result of the search for the library, once the search was made.
     found: AtomicPtr<Found>,
     wanted: Wanted,
     table: &'static Table,
     stand_ins: StandIns,
 }
 
-/// What is called where there is no function.
+/// Replacements for functions that are missing.
 #[derive(Debug)]
 pub struct StandIns {
-    /// For one that the library lacks.
+    /// Called for a function that the library lacks.
     pub no_function: Code,
-    /// For all, where there is no library.
+    /// Called for every function if there is no library.
     pub no_library: Code,
-    /// By row, those that have a result of another type or more to say.
+    /// By row: functions with a result of another type, or with more to say.
     pub special: &'static [(usize, Code)],
 }
 
@@ -51,7 +51,7 @@ unsafe impl Sync for Code {}
 #[derive(Debug)]
 struct Found {
     library: Option<Library>,
-    /// Why there is none.
+    /// Reason why there is no library.
     why_not: CString,
 }
 
@@ -137,7 +137,8 @@ impl<const ROWS: usize> Real<ROWS> {
         unsafe { transmute_copy(&address) }
     }
 
-    /// What was looked for and where, if nothing was found; else empty.
+    /// Returns the files and folders that were tried, if no library was found; else an empty
+    /// string.
     #[must_use]
     pub fn why_not(&'static self) -> &'static CStr {
         &self.found().why_not
@@ -176,7 +177,7 @@ pub trait Row {
     const INDEX: usize;
     /// Its arguments, as a tuple.
     type Arguments;
-    /// What it returns.
+    /// Its result.
     type Result;
     /// A pointer to such a function.
     type Function: Copy;

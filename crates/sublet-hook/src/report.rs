@@ -1,4 +1,4 @@
-//! How much memory there is: the one answer, whoever asks.
+//! Memory figures: one answer for every caller.
 //!
 //! `cuMemGetInfo`, `cuDeviceTotalMem` and NVML are asked by the same program, which compares
 //! (vLLM does): so each of them asks here. Nothing is subtracted that could go below zero.
@@ -12,9 +12,9 @@ use crate::link::Link;
 pub struct Memory {
     /// The tenant's limit, or the card if that is smaller.
     pub total: u64,
-    /// What all processes of the tenant have, and what was found beside.
+    /// Memory of all processes of the tenant, and memory found outside their accounts.
     pub used: u64,
-    /// What the tenant can still take.
+    /// Memory that the tenant can still take.
     pub free: u64,
 }
 

@@ -19,7 +19,7 @@ const ENOUGH: u32 = 32;
 /// After so many steps in which no period was kept, the last one that was found is forgotten.
 const FORGET: u16 = 256;
 
-/// What a step looked like.
+/// Summary of a step.
 pub type Mark = u32;
 
 /// The last steps of a program, and the length of its mini-batches.
@@ -30,7 +30,7 @@ pub type Mark = u32;
 pub struct Rhythm {
     /// The last marks, twice: from `next` on they stand in their order, the oldest first.
     marks: [Mark; 2 * LONGEST],
-    /// Where the next mark goes.
+    /// Index of the next mark.
     next: usize,
     /// For how many steps in a row each period was kept, the longest first, as the marks.
     kept: [u32; LONGEST],
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// What is known after `times` repetitions of these steps.
+    /// Returns the result after `times` repetitions of these steps.
     fn after(rhythm: &mut Rhythm, steps: &str, times: usize) -> u32 {
         let all = steps.bytes().map(Mark::from).cycle();
         let known = all.take(steps.len() * times).map(|mark| rhythm.step(mark));

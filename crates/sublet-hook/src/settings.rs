@@ -1,14 +1,14 @@
-//! Who tells this process where its arbiter is, how strict it is, and where the driver is: a file of
-//! root's where there is one, else the environment.
+//! Source of this process's settings: its arbiter, its strictness and its driver. Root's file
+//! counts if there is one, else the environment.
 //!
-//! The file ([`sublet_abi::settings`]) is looked for when the library is loaded, before the program
-//! can leave its root folder or use up its descriptors. A file that is there and cannot be read, or
-//! that anybody but root could have written, is no reason to believe the environment: then the
-//! process gets no GPU. Without a file, the environment counts, but not in a program that has more
-//! rights than its caller: such a one would run the caller's code.
+//! The file ([`sublet_abi::settings`]) is read when the library is loaded, before the program can
+//! leave its root folder or use up its descriptors. If the file exists but cannot be read, or users
+//! other than root could have written it, the environment is not believed either: the process gets
+//! no GPU. Without a file, the environment counts, except in a program with more rights than its
+//! caller: there the caller could make the program run the caller's code.
 //!
-//! Every program of a job or container does this, so it makes only system calls that the loader has
-//! just made too: somebody's sandbox may end a program for any other.
+//! Every program of a job or container runs this code, so it makes only system calls that the
+//! loader has just made too: a sandbox may end a program for any other call.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fmt;
@@ -29,7 +29,7 @@ use sublet_abi::settings::{
 
 use crate::guard::catch_panic;
 
-/// Who is believed.
+/// The source that is believed.
 #[derive(Debug)]
 pub enum Told {
     /// Root's file.
@@ -42,7 +42,7 @@ pub enum Told {
     ByEnvironment,
 }
 
-/// Why root's file is not believed.
+/// Reason why root's file is not believed.
 #[derive(Debug)]
 pub struct Unclear {
     place: &'static CStr,
@@ -58,7 +58,7 @@ impl fmt::Display for Unclear {
 
 impl std::error::Error for Unclear {}
 
-/// Who tells this process, and its children by fork.
+/// Returns the settings of this process and of its children by fork.
 pub fn told() -> &'static Told {
     static TOLD: AtomicPtr<Told> = AtomicPtr::new(ptr::null_mut());
     let known = TOLD.load(Ordering::Acquire);
@@ -104,7 +104,7 @@ impl Told {
         }
     }
 
-    /// What this process does without an arbiter.
+    /// Returns the behaviour of this process without an arbiter.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::guard::catch_panic;
 
-/// Where each exported name leads now: to the resolver first.
+/// Current target of each exported name: at first the resolver.
 pub type Targets<const ROWS: usize> = [AtomicPtr<c_void>; ROWS];
 
 /// Finds out where a name leads, and remembers it. `otherwise` takes the place of what cannot be

@@ -1,14 +1,14 @@
-//! Which devices a program sees: its tenant's, and of those what it chose itself.
+//! Devices that a program sees: the tenant's, narrowed by the program's own choice.
 //!
-//! The driver reads `CUDA_VISIBLE_DEVICES` once, in `cuInit`. A program that sets it means
-//! places in *its* list: `0` is its own first device, whatever number the card has on the
-//! machine. So the program's choice is applied to the tenant's list, and what comes out goes to
-//! the driver as UUIDs, which mean the same in every order. NVML shows the tenant's whole list,
-//! as it does on a machine of one's own.
+//! The driver reads `CUDA_VISIBLE_DEVICES` once, in `cuInit`. A program that sets the variable
+//! means places in *its own* list: `0` is its first device, whatever number the card has on the
+//! machine. So the program's choice is applied to the tenant's list, and the result goes to the
+//! driver as UUIDs, which mean the same in every order. NVML shows the tenant's whole list, as it
+//! does on a machine with one user.
 //!
-//! A card that is split by MIG is seen as its instances, and a program names these by UUIDs that
-//! the tenant's list does not have. Such a name goes to the driver as it is. What an instance
-//! takes is charged to its card, and one of a card that is not the tenant's has no memory.
+//! A card that is split by MIG is seen as its instances. A program names these by UUIDs that are
+//! not in the tenant's list, and such a name goes to the driver unchanged. Memory of an instance is
+//! charged to its card. An instance of a card that is not the tenant's has no memory.
 
 use std::fmt::Write as _;
 
@@ -32,10 +32,10 @@ pub fn text_of(uuid: &Uuid) -> String {
     text
 }
 
-/// What the driver is to be told, given the tenant's devices and the program's own setting.
+/// Returns the driver's setting, given the tenant's devices and the program's own setting.
 ///
-/// As the driver does it: choices are read from the left, by place or by the beginning of a
-/// UUID, and the first that means nothing ends the list.
+/// As in the driver, choices are read from the left, by place or by the beginning of a UUID, and
+/// the first choice that means nothing ends the list.
 #[must_use]
 pub fn choose(tenant: &[Uuid], own: Option<&str>) -> String {
     let texts: Vec<String> = tenant.iter().map(text_of).collect();

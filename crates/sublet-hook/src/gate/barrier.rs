@@ -14,8 +14,9 @@ pub(super) fn forget_parent() {
     TURN.store(0, Ordering::Release);
 }
 
-/// What other threads did before a point in this call is seen after it, and what this thread did
-/// before it is seen by them from that point on. Some microseconds.
+/// Makes all threads pass a fence at some point during this call. After the call, this thread sees
+/// everything that other threads did before that point. From that point on, they see everything
+/// that this thread did before the call. Takes some microseconds.
 pub fn pass_all() {
     if !membarrier() {
         flip_page();
@@ -31,14 +32,15 @@ fn membarrier() -> bool {
     call(PRIVATE_EXPEDITED) || (call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
 }
 
-/// Where that call is not to be had (older kernels, gVisor, a filter of system calls): takes the
-/// right to write from a page that was just written. No processor may go on with its copy of that
-/// right, so the kernel interrupts each one that runs a thread of this process before `mprotect`
-/// returns, and an interrupt is a fence on x86. A thread that does not run passes one when it is
-/// put on a processor. One call at a time: a page that lost the right already interrupts nobody.
+/// Fallback for systems without that call (older kernels, gVisor, a filter of system calls): takes
+/// away the right to write from a page that was just written. No processor may go on with its copy
+/// of that right, so the kernel interrupts each processor that runs a thread of this process before
+/// `mprotect` returns, and an interrupt is a fence on x86. A thread that does not run passes a
+/// fence when it is put on a processor. One call at a time: a page that lost the right already
+/// interrupts nobody.
 ///
-/// Kernels of 2025 have a way to do it without interrupts on some processors of AMD's. They have
-/// the system call; where a filter takes it away there, an answer may come a launch too early.
+/// Kernels of 2025 can do this without interrupts on some processors of AMD's. Such kernels have
+/// the system call; if a filter denies it there, an answer may come one launch too early.
 fn flip_page() {
     const BYTES: usize = 4096;
     while TURN.swap(1, Ordering::Acquire) != 0 {

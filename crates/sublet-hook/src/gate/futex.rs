@@ -27,7 +27,7 @@ pub fn wake_shared(word: *const u32) {
     futex(word, libc::FUTEX_WAKE, i32::MAX.cast_unsigned(), None);
 }
 
-/// What it answers does not matter: whoever waited looks at the word again.
+/// Calls futex. The result does not matter: a thread that waited reads the word again.
 fn futex(word: *const u32, operation: libc::c_int, value: u32, longest: Option<Duration>) {
     let time = longest.map(|longest| libc::timespec {
         tv_sec: libc::time_t::try_from(longest.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -1,7 +1,7 @@
-//! Which threads launch, and which of them is between the gate and the driver's answer.
+//! The threads that launch, and whether each is between the gate and the driver's answer.
 //!
-//! Each thread that launches has a record of its own, in a list that only grows: whoever looks
-//! through it needs no lock. A thread that ends gives its record back to the next one.
+//! Each thread that launches has a record of its own, in a list that only grows, so reading the
+//! list needs no lock. A thread that ends gives its record back for the next thread.
 
 use std::arch::{asm, global_asm};
 use std::ptr;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Launcher {
-    /// How deep it is inside gated calls: the driver's function may call another one.
+    /// Depth of nested gated calls: the driver's function may call another one.
     inside: AtomicU32,
     /// Only the thread itself uses these. Atomic, because others can reach them.
     last_noted: [AtomicU64; 3],
@@ -39,7 +39,8 @@ impl Launcher {
         self.inside.store(depth + 1, Ordering::Relaxed);
     }
 
-    /// What it launched is with the driver. In a child of a fork the count may have begun anew.
+    /// Notes that the launch is with the driver. In a child of a fork the count may have begun
+    /// anew.
     #[inline(always)]
     pub fn leave(&self) {
         let depth = self.inside.load(Ordering::Relaxed);
@@ -103,7 +104,7 @@ global_asm!(
     ".popsection",
 );
 
-/// Where the calling thread's word is, from the thread's control block.
+/// Returns the address of the calling thread's word, from the thread's control block.
 #[inline(always)]
 fn place() -> usize {
     let place;

@@ -72,7 +72,7 @@ impl Key {
 pub struct Marks {
     /// The ledger's file, opened for this process alone.
     file: Watched,
-    /// How many times this process holds the memory of each key.
+    /// Number of this process's references to the memory of each key.
     own: Mutex<HashMap<Key, usize>>,
 }
 

@@ -16,7 +16,7 @@ use sublet_abi::{AnyControl, ArbiterMessage, Hello, OLDEST, ProcessMessage, VERS
 use super::pages;
 use super::socket::Socket;
 
-/// What the arbiter gave the process.
+/// The arbiter's answer to the process.
 #[derive(Debug)]
 pub struct Met {
     /// The connection.
@@ -29,12 +29,12 @@ pub struct Met {
     pub ledger: OwnedFd,
 }
 
-/// Why the arbiter gave nothing.
+/// Reason why the arbiter gave no slot.
 #[derive(Debug)]
 pub enum Why {
     /// A system call failed: there is no such socket, nobody listens, or no answer came in time.
     System {
-        /// What the process tried to do.
+        /// The failed action.
         doing: &'static str,
         /// The system's error.
         cause: io::Error,

@@ -38,8 +38,8 @@ pub(crate) use watch::without_signals;
 /// The name of the socket in the folder of which the process is [told](settings).
 pub const SOCKET: &str = "tenant.sock";
 
-/// How long one step of meeting the arbiter may take. With 300 processes at once the last one
-/// waits some hundred milliseconds for its turn. An arbiter that is stopped never answers.
+/// Time limit of one step of meeting the arbiter. With 300 processes at once the last one waits
+/// some hundred milliseconds for its turn. An arbiter that is stopped never answers.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The least time between two knocks of a process while nobody waits for a card.
@@ -55,7 +55,7 @@ pub fn is_arbiter_alive(page: &ControlPage) -> bool {
     now_ms().saturating_sub(page.heartbeat_ms()) <= SILENCE_MS
 }
 
-/// How this process relates to an arbiter.
+/// Relation of this process to an arbiter.
 #[derive(Debug)]
 pub enum LinkState {
     /// The process is told of no arbiter.
@@ -79,7 +79,7 @@ impl LinkState {
     }
 }
 
-/// Why there is no slot.
+/// Reason why there is no slot.
 #[derive(Debug)]
 pub enum NoSlot {
     /// The arbiter behind this socket gave none.
@@ -134,7 +134,7 @@ pub struct Link {
     /// The current connection.
     socket: Mutex<Arc<Socket>>,
     last_knock_ms: AtomicU64,
-    /// What the thread needs; it takes this when it starts.
+    /// Parts that the thread needs. The thread takes them when it starts.
     watch: Mutex<Option<watch::Watch>>,
 }
 

@@ -29,7 +29,7 @@ use crate::keeper;
 /// each time. Until the process is back, `sublet top` shows its job without this process's use.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(20), Duration::from_millis(250));
 
-/// What the thread works with.
+/// Parts that the thread works with.
 #[derive(Debug)]
 pub(super) struct Watch {
     ledger: Watched,

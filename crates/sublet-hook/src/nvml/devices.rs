@@ -1,8 +1,8 @@
-//! Which cards there are: the tenant's, in the order of its list.
+//! The visible cards: the tenant's, in the order of its list.
 //!
-//! A handle is the library's own and stays what it is; what changes is which ones are given out
-//! and by which index. `CUDA_VISIBLE_DEVICES` plays no part, as NVML knows nothing of it. A card
-//! that is not the tenant's is not found, as on a machine that does not have it.
+//! Handles are the library's own and stay unchanged; only the choice of handles and their indices
+//! change. `CUDA_VISIBLE_DEVICES` plays no part, as NVML knows nothing of it. A card that is not
+//! the tenant's is not found, as on a machine without that card.
 
 use std::ffi::{CStr, CString, c_char};
 
@@ -17,11 +17,11 @@ use crate::visible;
 /// The library's longest UUID, with its end (`NVML_DEVICE_UUID_V2_BUFFER_SIZE`).
 const UUID_BYTES: usize = 96;
 
-/// Which of the tenant's devices a handle is.
+/// Returns the tenant's device of a handle.
 ///
 /// # Errors
-/// What the library answers to a handle that is none, or that a handle of another device is
-/// none for this tenant.
+/// The library's error for an invalid handle. A handle of another tenant's device counts as
+/// invalid.
 pub fn place(view: &View, handle: nvmlDevice_t) -> Result<DeviceIndex, nvmlReturn_t> {
     let control = view.control();
     if let Some(device) = uuid_of(handle)?.and_then(|uuid| control.find(&uuid)) {

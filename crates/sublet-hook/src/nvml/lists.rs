@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 8;
 /// Reads a whole list. `call` gets the number and the array.
 ///
 /// # Errors
-/// What the library answers.
+/// The library's error.
 pub fn read_all<T: Zeroed + Clone>(
     call: impl Fn(*mut u32, *mut T) -> nvmlReturn_t,
 ) -> Result<Vec<T>, nvmlReturn_t> {
@@ -100,7 +100,7 @@ pub unsafe fn answer_kept<T: Zeroed + Copy>(
 
 /// A struct by which a function is asked for a list: number and array are among its members.
 pub trait Asking: Copy {
-    /// What the list is of.
+    /// Type of the list's elements.
     type Element: Zeroed + Copy;
 
     /// The version of the struct that is known here. A later one may hold what is not.
@@ -165,7 +165,7 @@ pub unsafe fn asked<'a, T: Asking>(asked: *mut T) -> Result<&'a mut T, nvmlRetur
 /// Reads the whole list that a struct asks for.
 ///
 /// # Errors
-/// What the library answers.
+/// The library's error.
 pub fn read_asked<T: Asking>(
     asked: &T,
     real: impl Fn(*mut T) -> nvmlReturn_t,

@@ -1,4 +1,4 @@
-//! How much memory there is: what `cuMemGetInfo` says, in NVML's structs.
+//! Memory figures: those of `cuMemGetInfo`, in NVML's structs.
 //!
 //! The library is asked too and first, because it knows about wrong handles, wrong versions of
 //! the struct and lost cards; then the three numbers are the tenant's.
@@ -22,8 +22,8 @@ impl Tells for nvmlMemory_t {
 }
 
 impl Tells for nvmlMemory_v2_t {
-    /// What the driver reserves for itself is the whole card's and no tenant's: 0, so that used
-    /// and free make up the total.
+    /// Memory that the driver reserves for itself belongs to the whole card and to no tenant. So it
+    /// is reported as 0, and used and free add up to the total.
     fn tell(&mut self, seen: Memory) {
         (self.total, self.used, self.free) = (seen.total, seen.used, seen.free);
         self.reserved = 0;

@@ -45,7 +45,7 @@ pub mod row {
     include!(concat!(env!("OUT_DIR"), "/nvml_rows.rs"));
 }
 
-/// Where each exported name leads now. The resolver first; see [`crate::trampoline`].
+/// Current target of each exported name: at first the resolver; see [`crate::trampoline`].
 pub static TARGETS: Targets<{ row::COUNT }> =
     [const { AtomicPtr::new(resolve as *mut c_void) }; row::COUNT];
 

@@ -1,16 +1,16 @@
-//! How a process is called in this PID namespace.
+//! Numbers of processes in this PID namespace.
 //!
-//! The arbiter numbers processes as the machine does, a program in a container as its container
-//! does, and NVML answers in either way, depending on driver and function (HAMi-core#112). The
-//! kernel translates between a namespace and those above it, and in `/proc` only shows the
-//! numbers below the namespace for which that `/proc` was mounted. So a container can usually
-//! not translate the machine's numbers, and what cannot be translated is not shown: a wrong
-//! number would be a process of somebody else.
+//! The arbiter uses the machine's numbers, a program in a container uses its container's, and NVML
+//! answers with either, depending on driver and function (HAMi-core#112). The kernel translates
+//! between a namespace and those above it, but `/proc` shows only the numbers below the namespace
+//! for which that `/proc` was mounted. So a container can usually not translate the machine's
+//! numbers. A process without a translation is not shown: a wrong number would name a stranger's
+//! process.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// What is known about the way from the arbiter's numbers to ours.
+/// Ways to translate the arbiter's numbers to ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Numbering {
     /// The arbiter is in our PID namespace.
@@ -56,7 +56,7 @@ impl Numbering {
         !matches!(self, Self::OneKnown { .. })
     }
 
-    /// What the arbiter calls `told`, as this namespace calls it.
+    /// Translates the arbiter's number `told` to this namespace's.
     #[must_use]
     pub fn here(&self, told: u32) -> Option<u32> {
         match self {
@@ -86,7 +86,7 @@ pub struct Process {
     pub told: u32,
     /// As this namespace calls it, if that is known.
     pub here: Option<u32>,
-    /// What it has of the device that was asked about.
+    /// Bytes that it uses on the device of the call.
     pub bytes: u64,
 }
 
@@ -106,20 +106,20 @@ pub fn tell_apart(processes: &mut [Process], numbering: &Numbering) {
     }
 }
 
-/// Whose numbers an answer of the driver has.
+/// Owner of the numbers in a driver's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// This namespace's.
+    /// This namespace.
     Ours,
-    /// The arbiter's, which are the machine's.
+    /// The arbiter: numbers of the machine.
     Arbiters,
 }
 
 impl Whose {
-    /// Decides it for one answer as a whole: by itself a number can mean one process here and
-    /// another one there. If nothing speaks for either it is the one that new drivers use; if
-    /// as much speaks for each, strangers in the answer speak for the machine's, since in this
-    /// namespace there are few.
+    /// Decides for one answer as a whole: a single number can mean one process here and another one
+    /// on the machine. Without evidence for either, the machine's numbers are assumed, as new
+    /// drivers use them. With equal evidence for both, strangers in the answer decide for the
+    /// machine's numbers, since this namespace has few strangers.
     #[must_use]
     pub fn of(answer: &[u32], processes: &[Process]) -> Self {
         let count = |is: fn(&Process, u32) -> bool| {
@@ -144,7 +144,7 @@ impl Whose {
             .find(|process| self.number(process) == Some(number))
     }
 
-    /// What the driver calls the process.
+    /// Returns the driver's number of the process.
     #[must_use]
     pub fn number(self, process: &Process) -> Option<u32> {
         match self {

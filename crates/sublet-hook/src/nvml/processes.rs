@@ -1,8 +1,8 @@
-//! Which processes run on a card: those that hold slots of this tenant, with what they use.
+//! Processes on a card: those with slots of this tenant, and the memory they use.
 //!
-//! Computing processes are listed from the ledger, without asking the library, whose list is
-//! the whole card's. Who draws, or computes through MPS, only the library knows: there its list
-//! is taken, and of it those that have a slot.
+//! Computing processes are listed from the ledger, without asking the library, whose list covers
+//! the whole card. Only the library knows the processes that draw or that compute through MPS. For
+//! these, the library's list is reduced to the processes with a slot.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ pub fn all_of(view: &View, device: DeviceIndex) -> Vec<Process> {
     all
 }
 
-/// Those that use the device and have a number here, as a struct of the library.
+/// Returns the processes that use the device and have a number here, as a struct of the library.
 fn users<T: ProcessEntry>(view: &View, device: DeviceIndex) -> Vec<T> {
     all_of(view, device)
         .into_iter()
@@ -73,7 +73,7 @@ fn users<T: ProcessEntry>(view: &View, device: DeviceIndex) -> Vec<T> {
         .collect()
 }
 
-/// Those of the library's list that are the tenant's.
+/// Returns the processes of the library's list that are the tenant's.
 fn among<T: ProcessEntry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
     keep_own(list, &all_of(view, device))
         .into_iter()

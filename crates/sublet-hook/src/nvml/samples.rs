@@ -1,5 +1,5 @@
-//! What the library measured of each process: its samples, sessions and accounts, of which a
-//! tenant gets its own, with the numbers that its processes have here.
+//! The library's measurements of processes: samples, sessions and accounts. A tenant gets those of
+//! its own processes, under the numbers that these processes have here.
 
 use std::ffi::c_char;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rates<R: Like<row::nvmlDeviceGetUtilizationRates>>(
     })
 }
 
-/// How far back the library looks for its rates, at the longest.
+/// The longest period over which the library computes its rates.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// One sample for each process that did anything lately.
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn accounting_pids<R: Like<row::nvmlDeviceGetAccountingPid
     )
 }
 
-/// What the library's accounts call one of the tenant's processes.
+/// Returns the library's accounting number of one of the tenant's processes.
 fn accounting_number(
     view: &View,
     device: nvmlDevice_t,

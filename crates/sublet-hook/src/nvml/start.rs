@@ -54,11 +54,11 @@ pub unsafe extern "C" fn error_string<R: Like<row::nvmlErrorString>>(
 }
 
 /// `nvmlInternalGetExportTable`: tables of functions that no header declares. `nvidia-smi` takes
-/// some of what it shows from there, on newer drivers its list of processes too. What they
-/// answer is the whole card's, and their types are not known, so they cannot be hooked. A tenant
-/// in strict mode gets none; in compat mode `nvidia-smi` is let have them, and shows more than
-/// the tenant's. To be checked on a real card: which of the two lists `nvidia-smi` shows, and
-/// whether it still works without.
+/// some of its figures from there, on newer drivers its list of processes too. These functions
+/// answer for the whole card, and their types are not known, so they cannot be hooked. A tenant in
+/// strict mode gets no table. In compat mode `nvidia-smi` gets the tables, and shows more than the
+/// tenant's part. To be checked on a real card: the list that `nvidia-smi` shows, and whether it
+/// still works without the tables.
 ///
 /// # Safety
 /// As NVIDIA's own programs use it.
@@ -75,8 +75,8 @@ pub unsafe extern "C" fn export_table<R: Like<row::nvmlInternalGetExportTable>>(
 }
 
 crate::lazy_resolver! {
-    /// Stands for every function that is denied, and goes on to the real one where nothing is:
-    /// without an arbiter, and for calls of the library itself. Which one it is, `r11` says.
+    /// Stands for every denied function. Goes on to the real function when nothing is denied:
+    /// without an arbiter, and for calls of the library itself. `r11` holds the function's row.
     pub(super) fn denied => judge
 }
 

@@ -1,9 +1,9 @@
-//! Which function is what: one line for each that is not simply forwarded.
+//! Treatment of each function: one line for every function that is not simply forwarded.
 //!
-//! Denied is what changes a card, the machine or its driver, by whichever verb NVIDIA calls it.
-//! What is not named goes to the real library unchanged, so a function that a later header
-//! brings is forwarded until somebody has read what it does: the test below finds those whose
-//! names sound like a change.
+//! Functions that change a card, the machine or its driver are denied, whichever verb NVIDIA gives
+//! them. A function without a line goes to the real library unchanged. So a function of a later
+//! header is forwarded until somebody has read its documentation: the test below finds those with
+//! names that sound like a change.
 
 use std::ffi::{c_char, c_void};
 
@@ -13,7 +13,7 @@ use super::real::REAL;
 use super::{devices, memory, processes, row, samples, start};
 use crate::real::{Row, implement_row};
 
-/// What a name leads to.
+/// Target of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The real function.
@@ -31,7 +31,7 @@ macro_rules! table {
     ) => {
         $(row::prototype!($hooked implement_row);)*
 
-        /// What the name of a row leads to.
+        /// Returns the target of a row's name.
         #[must_use]
         pub fn kind(index: usize) -> Kind {
             match index {
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// What tells a program how much there is of a card, and who uses it.
+    /// Functions that tell a program the size of a card, and the processes that use it.
     const OF_THE_PART: [&str; 22] = [
         "nvmlDeviceGetAccountingPids",
         "nvmlDeviceGetAccountingStats",

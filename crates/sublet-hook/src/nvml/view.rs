@@ -1,11 +1,11 @@
-//! What a tenant may see, read from the shared pages without taking part.
+//! A tenant's view, read from the shared pages without taking part.
 //!
 //! Programs that only look (`nvidia-smi`, monitors) have no account, and a program that also
-//! computes has one already, in the other library. So this half says hello, maps the two pages,
-//! and hangs up: what stays is a read of shared memory, without a thread or an open connection.
-//! That the arbiter went is told by its heartbeat, and then its successor is asked for new
+//! computes has an account already, in the other library. So this half says hello, maps the two
+//! pages, and hangs up. From then on it only reads shared memory, without a thread or an open
+//! connection. When the heartbeat shows that the arbiter has gone, its successor is asked for new
 //! pages, at most once a second. Nothing here waits for a lock, so a child made by fork finds
-//! nothing held; it makes a view of its own.
+//! nothing held; the child makes a view of its own.
 //!
 //! The arbiter gives a process one slot, however often it says hello. So a program that only
 //! looks keeps one, empty, until it ends; no message asks for the pages alone. `Bye` is not
@@ -29,8 +29,8 @@ use crate::settings::{self, Told};
 /// Between two attempts, also to reach an arbiter that answers and has no heartbeat.
 const PAUSE_MS: u64 = 1000;
 
-/// How long one step of a later attempt may take: a monitor that asks every second must not
-/// stand still because the arbiter does.
+/// Time limit of one step of a later attempt. A monitor that asks every second must not hang
+/// because the arbiter hangs.
 const LATER_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The pages of this process's tenant, and how its processes are numbered here.
@@ -43,7 +43,7 @@ pub struct View {
     maker: u32,
 }
 
-/// What a call may be answered from.
+/// Source of a call's answer.
 #[derive(Debug, Clone, Copy)]
 pub enum Seen {
     /// The tenant's pages.
@@ -55,19 +55,19 @@ pub enum Seen {
 }
 
 impl View {
-    /// What the tenant may have.
+    /// Returns the tenant's limits.
     #[must_use]
     pub fn control(&self) -> &'static ControlPage {
         self.control.page()
     }
 
-    /// What the tenant has.
+    /// Returns the tenant's usage.
     #[must_use]
     pub fn ledger(&self) -> &'static LedgerPage {
         self.ledger.page()
     }
 
-    /// How the tenant's processes are called here.
+    /// Returns the translation of the tenant's process numbers.
     #[must_use]
     pub fn numbering(&self) -> &Numbering {
         &self.numbering
@@ -79,8 +79,8 @@ impl View {
         report::on_pages(&self.control, &self.ledger, device)
     }
 
-    /// The arbiter keeps these pages. Where they never look so, the same are asked for again
-    /// each second.
+    /// Checks whether the arbiter keeps these pages. If pages never look fresh, the same pages are
+    /// asked for again each second.
     fn is_fresh(&self) -> bool {
         link::is_arbiter_alive(&self.control)
     }
@@ -116,13 +116,14 @@ static VIEW: AtomicPtr<View> = AtomicPtr::new(ptr::null_mut());
 /// under way other threads try too: none may see everything because it came second.
 static TRIED_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Which process made that attempt; a child has made none.
+/// PID of the process that made that attempt; a child has made none.
 static TRIED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Why the first one failed, as `nvmlErrorString` tells it.
+/// Reason why the first attempt failed, as `nvmlErrorString` returns it.
 static REASON: AtomicPtr<CString> = AtomicPtr::new(ptr::null_mut());
 
-/// What this process may see now. Connects if there are no pages, or nobody keeps them.
+/// Returns this process's current view. Connects if there are no pages, or if no arbiter keeps
+/// them.
 pub fn current() -> Seen {
     let known = known();
     if let Some(view) = known
@@ -145,7 +146,7 @@ pub fn current() -> Seen {
     }
 }
 
-/// Why there is no view, if the last attempt to get one failed.
+/// Returns the reason why there is no view, if the last attempt to get one failed.
 #[must_use]
 pub fn reason() -> Option<&'static CStr> {
     let reason = REASON.load(Ordering::Acquire);

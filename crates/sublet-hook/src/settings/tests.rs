@@ -1,4 +1,4 @@
-//! Whom a process believes, with files of the test's own user in the place of root's.
+//! Sources that a process believes, with files of the test's own user in the place of root's.
 
 use std::ffi::CString;
 use std::fs;
