@@ -16,7 +16,7 @@ use super::tenant::Tenant;
 #[derive(Debug)]
 pub struct Known {
     owned: Option<Owned>,
-    /// Who else may hold it.
+    /// Others that may hold it.
     holders: Vec<Holder>,
     /// It is another process's.
     borrowed: Option<Borrowed>,

@@ -1,11 +1,11 @@
 //! Arrays: memory whose size only the driver knows.
 //!
-//! How many bytes a texture array takes depends on the card's own layout, and the driver says
-//! so only for arrays without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`). So before an array is
-//! made, one like it but without memory is made, asked, and destroyed. Where the driver cannot
-//! (old ones, some formats), the size is estimated from the description, on the high side.
-//! Arrays that the program itself makes without memory cost nothing: what is mapped into them
-//! is charged where it was created, and for as long as it is mapped ([`super::physical`]).
+//! The size of a texture array depends on the card's own layout, and the driver reports it only for
+//! arrays without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`). So before an array is made, a similar
+//! one without memory is made, queried, and destroyed. If the driver cannot report the size (old
+//! drivers, some formats), the size is estimated from the description, on the high side. Arrays
+//! that the program itself makes without memory cost nothing. Memory that is mapped into them is
+//! charged by the process that created it, as long as it is mapped ([`super::physical`]).
 
 mod sparse;
 
@@ -20,12 +20,12 @@ use super::tenant::{
 use super::{physical, real, row};
 use crate::real::{Like, Row};
 
-/// Who pays for an array.
+/// Payer of an array.
 #[derive(Debug, Clone)]
 pub enum Array {
-    /// Whoever made it; nothing, if it has no memory of its own.
+    /// The process that made the array; it pays nothing if the array has no memory of its own.
     Own {
-        /// What it cost.
+        /// Charge for its memory.
         held: ContextCharge,
         /// True if it gets its memory in one piece, whatever the mapping says.
         is_mapped_whole: bool,
@@ -50,7 +50,7 @@ impl Array {
         }
     }
 
-    /// Where it belongs to.
+    /// Returns its charge, with the context that it belongs to.
     pub(super) fn held(&self) -> &ContextCharge {
         match self {
             Array::Own { held, .. } => held,
@@ -192,7 +192,7 @@ fn flat(
     }
 }
 
-/// What the two kinds of description have in common.
+/// Members that both kinds of description have.
 pub trait Description: Copy {
     /// As the newest kind has it.
     fn whole(self) -> CUDA_ARRAY3D_DESCRIPTOR_v2;

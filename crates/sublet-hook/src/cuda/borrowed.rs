@@ -11,7 +11,7 @@ use crate::link::marks::Key;
 #[derive(Debug)]
 pub struct Borrowed {
     key: Key,
-    /// Where it is mapped.
+    /// Context in which it is mapped.
     pub context: CUcontext,
 }
 

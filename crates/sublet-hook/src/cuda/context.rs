@@ -1,12 +1,12 @@
 //! Contexts: what each costs before a byte is allocated in it.
 //!
-//! The first context of a process on a card takes some hundred MiB, of which no call says how
-//! many. The arbiter measures it from outside and writes the last figure into the control page;
-//! so much is reserved before the context is made, once for each card, and given back with the
-//! last one. When a context goes, the driver frees what was allocated in it, and so do we; with
-//! the last one of a card all that was allocated in any of them, since a green context lends its
-//! name to memory of the primary one. What a program asks of a context beyond that is in
-//! [`limits`]; modules, streams and links are found by the arbiter.
+//! The first context of a process on a card takes some hundred MiB, and no call reports how many.
+//! The arbiter measures it from outside and writes the last figure into the control page. That
+//! amount is reserved before the context is made, once for each card, and given back with the last
+//! context. When a context goes, the driver frees the memory that was allocated in it, and so do
+//! we. With the last context of a card, all memory that was allocated in any of its contexts is
+//! freed, since a green context lends its name to memory of the primary context. Limits that a
+//! program raises are charged in [`limits`]; modules, streams and links are found by the arbiter.
 
 mod book;
 mod limits;

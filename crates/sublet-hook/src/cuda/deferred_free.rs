@@ -29,16 +29,16 @@ use crate::guard::catch_panic;
 use crate::link::marks::Key;
 use crate::link::{Budget, without_signals};
 
-/// Who else may hold memory, by what can be seen of them.
+/// Others that may hold memory, by the way in which they can be seen.
 #[derive(Debug, Clone)]
 pub enum Holder {
     /// Processes that mark it under this name.
     Mark(Key),
-    /// Whoever has the descriptor as which it went out.
+    /// Every process with the descriptor under which the memory was exported.
     Descriptor(Arc<Descriptor>),
-    /// A stream that has not come to where it is unmapped.
+    /// A stream that has not yet reached the unmapping.
     Work(Arc<Work>),
-    /// Nothing is to be seen: it holds the memory for ever.
+    /// Invisible holders: they hold the memory for ever.
     Unseen,
 }
 
@@ -87,7 +87,7 @@ impl Holder {
 pub struct Work(CUevent);
 
 impl Work {
-    /// Where a stream is now.
+    /// Marks the current end of a stream.
     #[must_use]
     pub fn in_stream(stream: CUstream) -> Option<Self> {
         let mut event = CUevent::default();
@@ -116,12 +116,12 @@ impl Drop for Work {
     }
 }
 
-/// What is given back when nobody holds the memory any more.
+/// Charge or memory to give back when nobody holds the memory any more.
 #[derive(Debug)]
 pub enum Debt {
     /// A charge alone.
     Charge(MemoryCharge),
-    /// What was at an address.
+    /// The memory at an address.
     Owned(Owned),
 }
 
@@ -253,7 +253,7 @@ impl DeferredFrees {
 }
 
 impl CachesMemory for DeferredFrees {
-    /// Of whatever budget: all of it is looked at.
+    /// Ignores the budget: all deferred frees are looked at.
     fn release_unused(&self, tenant: &Tenant, _: Budget) -> bool {
         self.sweep(tenant, |_| true)
     }

@@ -47,7 +47,7 @@ fn first_names(rest: &str) -> Vec<&str> {
     names
 }
 
-/// What follows each place where `mark` stands.
+/// Returns the code after each `mark`.
 fn after<'code>(code: &'code str, mark: &str) -> impl Iterator<Item = &'code str> {
     code.match_indices(mark)
         .map(|(at, _)| &code[at + mark.len()..])
@@ -62,7 +62,7 @@ fn named(code: &str, depth: usize) -> BTreeSet<&str> {
     absolute.chain(from_here).collect()
 }
 
-/// Which modules the types of each book are of.
+/// Returns the modules that the types of each book come from.
 fn books(root: &str, modules: &Graph) -> BTreeMap<String, Vec<String>> {
     let list = after(root, "pubstructCudaBooks{")
         .next()

@@ -16,7 +16,7 @@ pub struct DriverCache {
     budget: Budget,
     /// In use, by what was asked.
     live: Units,
-    /// What is charged: never less than `live`.
+    /// Charged amount: never less than `live`.
     charged: Units,
 }
 
@@ -31,7 +31,7 @@ impl DriverCache {
         }
     }
 
-    /// What pays for it.
+    /// Returns the budget that pays for it.
     #[must_use]
     pub fn budget(&self) -> Budget {
         self.budget

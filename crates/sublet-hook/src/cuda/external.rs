@@ -1,10 +1,10 @@
 //! Memory of other interfaces (Vulkan, OpenGL, a camera), imported into CUDA.
 //!
-//! It was allocated past us, on the same card, so it is charged when it comes in, by the size
-//! that the program states for it, and for as long as anything in CUDA refers to it: the import,
-//! and the buffers and arrays that were got from it, which outlive it. Whose memory it was is not
-//! to be seen. What another process of the job made through CUDA and passed on this way is
-//! charged to both: to be sure of it costs more than a program that does so would miss.
+//! The memory was allocated without us, on the same card. So it is charged when it is imported, by
+//! the size that the program states, as long as anything in CUDA refers to it: the import, and the
+//! buffers and arrays made from it, which outlive it. Its owner cannot be seen. Memory that another
+//! process of the job made through CUDA and passed on in this way is charged to both: telling the
+//! two cases apart costs more than such a program would lose.
 
 use super::array::Array;
 use super::c::*;

@@ -1,4 +1,4 @@
-//! Which functions make the card work, and where they say on which stream.
+//! Functions that make the card work, and the arguments that name their streams.
 //!
 //! The build script includes this file: from these rules and the driver's table it makes the list
 //! of gated rows, and a hook for each. So a row that NVIDIA's next header adds has its hook as
@@ -32,7 +32,7 @@ pub(crate) fn is_gated(row: &Function) -> bool {
     GATED.contains(&row.base) || families.any(|family| row.base.starts_with(family))
 }
 
-/// Where a gated row says on which streams it works, as the hooks' macro reads it.
+/// Returns the streams on which a gated row works, in the form that the hooks' macro reads.
 #[must_use]
 pub(crate) fn streams(row: &Function) -> String {
     let named = |kind: &str| {

@@ -1,15 +1,15 @@
 //! Memory of graphs: what a graph allocates when it runs.
 //!
-//! A graph's allocations get their memory when the graph is made executable or first launched,
-//! from one pool per card, and keep it until that is trimmed. So an executable graph is charged
-//! while it exists, before it is made, with what its allocations can need at once ([`needs`]);
-//! the pool is charged that or what the driver says it has reserved, whichever is more. What a
-//! driver takes beyond it when it makes the graph executable must fit as well, or that is undone;
-//! what it takes at the first launch is charged at the next look. Of a graph of which the driver
-//! does not tell all, it is asked what its launches would take ([`unknown`]). What a graph
-//! allocates and does not free outlives the graph, until the program frees it: it stays charged
-//! for as long as the driver says that so much is in use. [`DriverCache`] says how both go
-//! together.
+//! A graph's allocations get their memory when the graph is made executable or first launched. It
+//! comes from one pool per card, and stays there until the pool is trimmed. So an executable graph
+//! is charged while it exists, before it is made, with the most that its allocations can need at
+//! once ([`needs`]). The pool is charged this amount or the amount that the driver reports as
+//! reserved, whichever is more. If the driver takes more when it makes the graph executable, the
+//! excess must fit as well, or the call is undone; an excess at the first launch is charged at the
+//! next look. If the driver does not report all of a graph, it is asked how much the graph's
+//! launches would take ([`unknown`]). Memory that a graph allocates and does not free outlives the
+//! graph, until the program frees it: it stays charged as long as the driver reports that so much
+//! is in use. [`DriverCache`] combines both.
 
 pub mod added;
 mod needs;
@@ -59,12 +59,12 @@ struct Card {
     cache: DriverCache,
     /// The latter: never less than it is.
     outliving: Units,
-    /// What the driver had reserved at the last look.
+    /// Amount that the driver had reserved at the last look.
     reserved: Units,
 }
 
 impl Card {
-    /// What the driver says of the graphs of the card; `None` where it does not know.
+    /// Asks the driver about the graphs of the card; `None` if it does not know.
     fn asked(&self, attribute: CUgraphMem_attribute) -> Option<Units> {
         let mut bytes = 0_u64;
         let bytes_at: *mut c_void = (&raw mut bytes).cast();
@@ -74,8 +74,8 @@ impl Card {
         (result == CUDA_SUCCESS).then(|| Units::taken_by(bytes).unwrap_or(Units::MAX))
     }
 
-    /// Charges what there is now. What the driver does not tell stays charged. True if it is
-    /// less than before.
+    /// Charges the current amount. An amount that the driver does not report stays charged. True if
+    /// the charge is less than before.
     fn settle(&mut self, tenant: &Tenant) -> bool {
         if let Some(used) = self.asked(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) {
             let left = self.outliving.min(used);
@@ -112,8 +112,9 @@ impl Graphs {
         Some((index, card))
     }
 
-    /// Takes what a graph needs. The card on which the limit does not allow it; then nothing is
-    /// taken. Where not all is known, all cards are looked at, so that growth is seen.
+    /// Takes the memory that a graph needs. If the limit does not allow it, returns the card and
+    /// takes nothing. If the needs are not fully known, all cards are looked at, to see their
+    /// growth.
     fn take(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
         let mut taken = Vec::new();
         for (&device, &amount) in &needs.cards {
@@ -191,8 +192,8 @@ impl Graphs {
         }
     }
 
-    /// An executable graph is gone. What it allocated and did not free is still there, and how
-    /// much of it that is, the driver only says of all graphs together.
+    /// Notes that an executable graph is gone. Memory that it allocated and did not free is still
+    /// there; the driver reports the amount only for all graphs together.
     fn outlive(&mut self, tenant: &Tenant, needs: Needs) {
         for (device, amount) in needs.cards {
             if let Some(card) = self.cards.get_mut(&device) {

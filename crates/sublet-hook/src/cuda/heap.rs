@@ -1,15 +1,15 @@
 //! Small allocations, and the pieces of a card that they share.
 //!
-//! A driver takes a piece of the card when no small allocation would fit into what it has, and
-//! does not say when it did. The address says it: an allocation that lies in a piece which is
-//! paid for costs nothing more, any other one begins a new piece. So room for one piece is
-//! reserved before the driver is asked, and given back if it was not needed; one thread does
-//! this at a time, so that a process holds back one piece at most.
+//! A driver takes a piece of the card when a small allocation would not fit into its pieces, and
+//! does not report this. The address shows it: an allocation inside a piece that is paid for costs
+//! nothing more, any other one begins a new piece. So room for one piece is reserved before the
+//! driver is asked, and given back if it was not needed. One thread at a time does this, so a
+//! process holds back one piece at most.
 //!
-//! Where a piece begins is not said either. It is taken to begin with the block of the first
-//! address that is seen in it, as it does where a driver fills an empty piece from its start. Of
-//! empty pieces that a driver keeps, nobody knows which they are: they are paid for, and have no
-//! addresses.
+//! The driver does not report the start of a piece either. A piece is assumed to begin with the
+//! block of the first address seen in it; this is true if a driver fills an empty piece from its
+//! start. The addresses of empty pieces that a driver keeps are unknown: these pieces are paid for,
+//! and have no addresses.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,18 +17,17 @@ use sublet_abi::{Packing, Units};
 
 use super::c::*;
 
-/// Which allocations share pieces with each other.
+/// Groups of allocations that share pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Memory of a card.
     Device,
-    /// Memory that moves between card and host. Of it, nobody knows more than that a card takes
-    /// it by blocks.
+    /// Memory that moves between card and host. A card takes it by blocks; nothing more is known.
     Managed,
 }
 
 impl Kind {
-    /// How memory of this kind is packed on a card.
+    /// Returns the packing of this kind of memory on a card.
     #[must_use]
     pub fn packing(self, of_card: Packing) -> Packing {
         match self {
@@ -49,9 +48,9 @@ pub const TINY: u64 = 64 << 10;
 /// Pieces of one kind on one card, as far as they are paid for.
 #[derive(Debug, Default)]
 pub struct Heap {
-    /// Those in use, by where they begin; they do not overlap.
+    /// Pieces in use, by their start; they do not overlap.
     pieces: BTreeMap<u64, Piece>,
-    /// Empty ones that the driver keeps for a context: what is charged for each.
+    /// Charges of the empty pieces that the driver keeps for a context.
     idle: HashMap<CUcontext, Vec<Units>>,
 }
 
@@ -69,7 +68,7 @@ struct Piece {
     /// Does it certainly hold small allocations? One of nearly a piece may have blocks for
     /// itself that look like a piece.
     is_shared: bool,
-    /// Whose it is; null when that context is gone.
+    /// Context of the piece; null when that context is gone.
     context: CUcontext,
 }
 
@@ -142,8 +141,8 @@ impl Heap {
         kept.is_none()
     }
 
-    /// An allocation that was leaving is gone. What is given back with it: pieces that are empty,
-    /// beyond those that the driver keeps.
+    /// Removes an allocation that was leaving. Returns the amount to give back: an empty piece,
+    /// unless the driver keeps it.
     pub fn free(&mut self, address: u64, kept: u32) -> Units {
         let Some(piece) = self.piece_of(address) else {
             return Units::ZERO;
@@ -165,7 +164,7 @@ impl Heap {
         Units::ZERO
     }
 
-    /// Contexts are gone, and with them what they kept. What is given back for that.
+    /// Removes contexts, and the pieces that they kept. Returns the amount to give back.
     pub fn end(&mut self, is_gone: impl Fn(CUcontext) -> bool) -> Units {
         for piece in self.pieces.values_mut() {
             if is_gone(piece.context) {
@@ -335,11 +334,11 @@ mod tests {
 
     /// A driver's own heap: first fit, lowest piece first.
     struct Driver {
-        /// What is larger has a piece for itself.
+        /// Larger allocations have a piece for themselves.
         small: u64,
         piece: u64,
         kept: usize,
-        /// Where each begins, and which parts of it are taken.
+        /// Start of each piece, and its parts that are taken.
         pieces: Vec<(u64, BTreeMap<u64, u64>)>,
         next: u64,
     }

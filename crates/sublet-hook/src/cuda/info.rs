@@ -1,7 +1,7 @@
-//! What the program is told about memory: its own part, not the card.
+//! Memory figures that the program sees: its own part, not the card.
 //!
-//! Numbers come from [`crate::report`], as NVML's do. They are never more than what the driver
-//! says: a card on which others have taken what is free has nothing for this tenant either.
+//! The figures come from [`crate::report`], as NVML's do. They never exceed the driver's figures:
+//! if others have taken all free memory of a card, none is free for this tenant either.
 
 use std::ffi::c_uint;
 

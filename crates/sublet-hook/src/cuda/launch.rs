@@ -17,7 +17,7 @@ use crate::process;
 use crate::real::Row;
 use sublet_abi::GateState;
 
-/// How a launch was let in.
+/// Result of a launch's admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
     /// Nobody wants to know, or it is no work of the card.
@@ -136,7 +136,7 @@ unsafe fn of_list(list: *const CUDA_LAUNCH_PARAMS_v1, count: u32) -> Vec<CUstrea
     list.iter().map(|one| one.hStream).collect()
 }
 
-/// Where a row says on which streams it works: `gated::streams` writes these.
+/// Streams of a row, as `gated::streams` writes them.
 macro_rules! streams_of {
     ($row:ty, stream $stream:ident) => {
         [meant::<$row>($stream)]

@@ -1,9 +1,9 @@
-//! Linear memory: `cuMemAlloc`, pitched and managed memory, and what frees it.
+//! Linear memory: `cuMemAlloc`, pitched and managed memory, and the calls that free it.
 //!
-//! It is charged as the driver takes it: a large allocation by whole blocks, small ones by the
-//! pieces that they share ([`heap`](super::heap)). Managed memory counts as memory of the
-//! current device: it can all end up there. What a pointer cost is remembered with the context
-//! it belongs to, because the driver frees a context's memory with the context.
+//! Memory is charged as the driver takes it: a large allocation by whole blocks, small ones by the
+//! pieces that they share ([`heap`](super::heap)). Managed memory counts as memory of the current
+//! device, because all of it can end up there. The charge of a pointer is remembered with its
+//! context, because the driver frees a context's memory with the context.
 
 mod allocating;
 
@@ -76,8 +76,8 @@ pub unsafe extern "C" fn managed<R: Like<row::cuMemAllocManaged>>(
 /// say before it has allocated.
 const PITCH: u64 = 512;
 
-/// What pitched memory will take, as far as that can be known before; saturating, so that
-/// nonsense is refused like any amount that no card has.
+/// Estimates the size of pitched memory before it is made. Saturates, so that a nonsensical size is
+/// refused like any amount that no card has.
 fn pitched(width: u64, height: u64) -> u64 {
     let pitch = width.div_ceil(PITCH).saturating_mul(PITCH);
     pitch.saturating_mul(height)

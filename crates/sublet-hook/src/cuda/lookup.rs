@@ -21,7 +21,7 @@ use crate::link::LinkState;
 use crate::process;
 use crate::real::Like;
 
-/// What an address belongs to.
+/// Match of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     Row(usize),
@@ -124,7 +124,7 @@ unsafe fn exchange(
 /// An exported function, of whatever type.
 pub type Export = unsafe extern "C" fn();
 
-/// What is given out in place of the driver's functions. The library that exports it says so when
+/// Functions given out in place of the driver's. The library that exports them registers them when
 /// it is loaded.
 static OURS: OnceLock<Ours> = OnceLock::new();
 
@@ -148,7 +148,7 @@ fn ours(index: usize, found: *mut c_void) -> *mut c_void {
     ours.exports[index] as *mut c_void
 }
 
-/// Which function the driver found.
+/// Finds the row of the function that the driver found.
 fn row_of(base: &str, found: *mut c_void, version: c_int, flags: u64) -> Found {
     let asked = u32::try_from(version).unwrap_or(0);
     let per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0) != 0;

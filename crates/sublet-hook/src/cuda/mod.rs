@@ -81,7 +81,7 @@ pub mod row {
     include!(concat!(env!("OUT_DIR"), "/cuda_rows.rs"));
 }
 
-/// Where each exported name leads now. The resolver first; see [`crate::trampoline`].
+/// Current target of each exported name: at first the resolver; see [`crate::trampoline`].
 pub static TARGETS: Targets<{ row::COUNT }> =
     [const { AtomicPtr::new(resolve as *mut c_void) }; row::COUNT];
 
@@ -107,12 +107,12 @@ extern "C" fn decide(index: usize) -> *const c_void {
     })
 }
 
-/// What this process has of which card.
+/// This process's memory and work, by card.
 #[derive(Debug, Default)]
 pub struct CudaBooks {
     /// Linear memory, by address.
     pub pointers: Pointers<owned::Owned>,
-    /// What small ones of it share.
+    /// Pieces that small allocations share.
     pub heaps: small::Heaps,
     /// Contexts.
     pub contexts: Mutex<context::Contexts>,
@@ -128,21 +128,21 @@ pub struct CudaBooks {
     pub arrays: Pointers<array::Array>,
     /// Memory imported from other interfaces, by handle.
     pub externals: Pointers<tenant::Share>,
-    /// Who else may hold memory at an address.
+    /// Others that may hold memory at an address.
     pub exports: Pointers<Vec<deferred_free::Holder>>,
-    /// Where memory of other processes is.
+    /// Addresses of other processes' memory.
     pub borrowed: Pointers<Vec<borrowed::Borrowed>>,
-    /// What is freed, and may be held by others.
+    /// Freed memory that others may still hold.
     pub deferred_frees: deferred_free::DeferredFrees,
-    /// Which device of the driver is which of the tenant.
+    /// The tenant's device of each device of the driver.
     pub devices: tenant::Devices,
-    /// What may still run.
+    /// Work that may still run.
     pub work: work::WorkBook,
-    /// How much of it is queued.
+    /// Amount of queued work.
     pub queues: queue::Queues,
-    /// What was seen of its mini-batches.
+    /// Observations of its mini-batches.
     pub steps: progress::Steps,
-    /// Who waits at the gate.
+    /// Threads that wait at the gate.
     pub waiting: gate::ThreadsAtGate,
     /// `cuInit`.
     pub start: Mutex<start::Start>,
@@ -155,7 +155,7 @@ impl CudaBooks {
         self.work.note_all(link, &contexts);
     }
 
-    /// Who is asked for memory that nobody uses, in this order: a deferred free may let a pool
+    /// Returns the books to ask for unused memory, in this order: a deferred free may let a pool
     /// shrink.
     fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {
         [&self.deferred_frees, &self.graphs, &self.pools]

@@ -1,7 +1,7 @@
-//! What is at an address of linear memory, and who is told when it is freed.
+//! Kinds of linear memory at an address, and the account to tell when it is freed.
 //!
-//! The driver frees an address without saying what was there. This says it: each kind of memory
-//! has an account of its own, and the account gets back what it was charged.
+//! The driver frees an address without reporting the kind of its memory. This module knows the
+//! kind: each kind of memory has an account of its own, and the account gets back its charge.
 
 use super::c::*;
 use super::pool_account::Account;
@@ -19,7 +19,7 @@ pub enum Owned {
     Pool {
         /// The pool's account.
         account: Account,
-        /// Where it is.
+        /// Its address.
         address: CUdeviceptr,
         /// Bytes asked.
         bytes: u64,

@@ -28,7 +28,7 @@ use super::{locked, row};
 use crate::link::marks::Key;
 use crate::real::Like;
 
-/// Where memory would be taken from; `None` for a place that is not known.
+/// Returns the place that memory would be taken from; `None` if the place is not known.
 fn place_of(tenant: &Tenant, location: CUmemLocation_v1) -> Option<Place> {
     let on = |device| match tenant.place(device) {
         Place::Unlisted if is_absent(device) => None,
@@ -165,8 +165,8 @@ pub unsafe extern "C" fn retain<R: Like<row::cuMemRetainAllocationHandle>>(
     )
 }
 
-/// Parts of sparse arrays are mapped to other memory now, or to none: which part, and to what
-/// handle. What is unmapped goes when the stream comes to it.
+/// Maps parts of sparse arrays to other memory, or to none: each change names a part and a handle.
+/// Memory that is unmapped goes when the stream reaches the change.
 pub(super) fn set_tiles(
     tenant: &Tenant,
     changes: impl Iterator<Item = (Tile, Region, Option<CUmemGenericAllocationHandle>)>,

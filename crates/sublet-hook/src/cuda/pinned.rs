@@ -1,12 +1,11 @@
-//! Memory of the host that the driver pins: `cuMemAllocHost`, `cuMemHostRegister`, and what frees
-//! it.
+//! Memory of the host that the driver pins: `cuMemAllocHost`, `cuMemHostRegister`, and the calls
+//! that free it.
 //!
-//! It is taken from nobody's card, and from everybody on the machine: it cannot be swapped out,
-//! and the kernel need not count it as the program's. So a tenant has a budget of it, whatever
-//! its cards are. What an address cost is remembered with its context, as for memory of a card:
-//! a driver frees and unpins a context's memory with the context. Memory behind handles and in
-//! pools that are on the host is charged where these are, in [`super::physical`] and
-//! [`super::pool`].
+//! This memory is taken from no card, but from all users of the machine: it cannot be swapped out,
+//! and the kernel need not count it as the program's. So a tenant has a budget of it, whatever its
+//! cards are. The charge of an address is remembered with its context, as for memory of a card: a
+//! driver frees and unpins a context's memory with the context. Host memory behind handles and in
+//! pools is charged in [`super::physical`] and [`super::pool`].
 
 use std::ffi::{c_uint, c_void};
 

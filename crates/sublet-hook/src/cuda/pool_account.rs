@@ -48,7 +48,7 @@ pub(super) struct Sums {
     cache: Option<DriverCache>,
     /// The pool, to be asked what it has reserved; `None` once it was destroyed.
     pool: Option<CUmemoryPool>,
-    /// Which part of its pieces was never given out.
+    /// The part of its pieces that was never given out.
     fresh: Heap,
 }
 
@@ -87,14 +87,14 @@ impl Account {
         }
     }
 
-    /// What is in it, for one thread at a time.
+    /// Returns its sums, for one thread at a time.
     pub(super) fn sums(&self) -> MutexGuard<'_, Sums> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sums {
-    /// What the driver says the pool has.
+    /// Returns the amount that the driver reports for the pool.
     pub(super) fn reserved(&self) -> Units {
         let Some(pool) = self.pool else {
             return Units::ZERO;
@@ -167,7 +167,7 @@ impl Sums {
         cache.is_some_and(|cache| cache.use_unused(amount))
     }
 
-    /// What the driver has given did not fit, and is freed again.
+    /// Undoes an allocation that did not fit: it is freed again.
     pub(super) fn undo(&mut self, address: CUdeviceptr) {
         self.fresh.leave(address);
         self.fresh.free(address, 0);
@@ -264,7 +264,8 @@ pub(super) fn account_of(tenant: &Tenant, pool: CUmemoryPool, stream: CUstream) 
     pools.0.entry(pool).or_insert(account).clone()
 }
 
-/// Where an owner's memory is taken from; that of a device where the owner is not known.
+/// Returns the place that an owner's memory is taken from. If the owner is not known, `otherwise`
+/// names the device.
 fn place_of(
     tenant: &Tenant,
     owner: Option<Owner>,
@@ -277,7 +278,8 @@ fn place_of(
     }
 }
 
-/// The program made a pool. Where it did not say where, that is the current device.
+/// Notes that the program made a pool. Without a place from the program, the pool is on the current
+/// device.
 pub(super) fn made(tenant: &Tenant, pool: CUmemoryPool, owner: Option<Owner>) {
     let place = place_of(tenant, owner, current_device);
     let account = place.map(|place| Account::new(place, pool));

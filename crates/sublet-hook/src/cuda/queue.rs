@@ -1,13 +1,13 @@
-//! How much work a process has in the queues of a card while others want it.
+//! Limits the work of a process in the queues of a card while others want the card.
 //!
 //! The driver takes launches without end. When the gate closes, all of them must run before the
 //! next job has the card, so a program that launches ahead would make everybody wait. While others
 //! want the card, each thread therefore marks its stream by an event now and then, and waits until
-//! the mark before the last is reached. How many launches lie between two marks it learns from the
-//! time between them, as the card measured it: two such pieces are what the arbiter allows
-//! ([`GateRules::queue_us`](sublet_abi::GateRules::queue_us)).
+//! the mark before the last is reached. The thread learns the number of launches between two marks
+//! from the time between them, as the card measured it: two such pieces are the amount that the
+//! arbiter allows ([`GateRules::queue_us`](sublet_abi::GateRules::queue_us)).
 //!
-//! Each thread counts for itself, in whatever streams it launches. Streams that record are left
+//! Each thread counts for itself, in all streams in which it launches. Streams that record are left
 //! alone.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub struct Queues(Mutex<HashMap<usize, Queue>>);
 struct Mark {
     /// Null before it is used for the first time.
     event: CUevent,
-    /// How many launches there are since the mark before it.
+    /// Number of launches since the mark before it.
     n_launches: u32,
     /// The thread did other things in between.
     was_paused: bool,
@@ -51,9 +51,9 @@ struct Queue {
     context: CUcontext,
     /// The last three, the newest first.
     marks: [Mark; 3],
-    /// How many of them are recorded.
+    /// Number of recorded marks.
     n_recorded: usize,
-    /// When the last mark was done with.
+    /// Time when the last mark was done with.
     left_ns: u64,
     /// Launches until the next mark.
     n_launches: u32,
@@ -72,7 +72,7 @@ pub fn count(queues: &Queues, link: &Link, launcher: &Launcher, stream: CUstream
 }
 
 impl Queues {
-    /// How many launches there may be until the next mark.
+    /// Returns the number of launches until the next mark.
     fn mark(&self, launcher: &Launcher, stream: CUstream, queue_us: u32) -> u32 {
         let (context, number) = (current_context(), launcher.number());
         let known = self.all().remove(&number);
@@ -158,8 +158,8 @@ impl Queue {
     }
 }
 
-/// How many launches that take so long are half of what may be queued. At most twice as many as
-/// until now: the next ones may take longer.
+/// Returns the number of launches that fill half of the queue, if each takes so long. At most twice
+/// the number until now: the next launches may take longer.
 fn next(n_launches: u32, each_us: f32, queue_us: u32) -> u32 {
     let wanted = queue_us as f32 / 2.0 / each_us.max(0.01);
     (wanted as u32).clamp(1, MOST.min(n_launches.saturating_mul(2)))

@@ -13,7 +13,7 @@ use super::row;
 use crate::driver;
 use crate::real::{Code, Real, StandIns, real_function};
 
-/// Where each real function is.
+/// The real functions.
 pub static REAL: Real<{ row::COUNT }> = Real::new(
     driver::CUDA,
     &CUDA,

@@ -18,7 +18,7 @@ use super::{physical, pool_account, real, row};
 use crate::link::marks::Key;
 use crate::real::Like;
 
-/// What a shareable handle of a kind is, once it was exported.
+/// Returns the holder of a shareable handle of a kind, once it was exported.
 ///
 /// # Safety
 /// `handle` is one that the driver has just written.

@@ -15,13 +15,13 @@ use super::tenant::{MemoryCharge, Tenant};
 /// An allocation in a piece that others share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SmallAllocation {
-    /// Where it is.
+    /// Its address.
     pub address: CUdeviceptr,
-    /// On which device.
+    /// Its device.
     pub device: DeviceIndex,
-    /// Of which kind.
+    /// Its kind.
     pub kind: Kind,
-    /// Whose it is.
+    /// Its context.
     pub context: CUcontext,
 }
 
@@ -56,7 +56,7 @@ impl SmallAllocation {
 pub struct Heaps([[Mutex<Heap>; 2]; MAX_DEVICES]);
 
 impl Heaps {
-    /// Those of one kind on one card.
+    /// Returns the pieces of one kind on one card.
     #[must_use]
     pub fn of(&self, device: DeviceIndex, kind: Kind) -> &Mutex<Heap> {
         &self.0[device.place()][kind as usize]
@@ -72,7 +72,7 @@ impl Heaps {
     }
 }
 
-/// How a card packs memory of a kind.
+/// Returns a card's packing of memory of a kind.
 #[must_use]
 pub fn packing_of(tenant: &Tenant, device: DeviceIndex, kind: Kind) -> Packing {
     kind.packing(tenant.link.control().device(device).packing())

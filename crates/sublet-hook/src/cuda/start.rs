@@ -14,7 +14,7 @@ use crate::process;
 use crate::real::Like;
 use crate::visible;
 
-/// What was done at the first `cuInit`.
+/// State of the first `cuInit`.
 #[derive(Debug, Default)]
 pub struct Start {
     is_done: bool,

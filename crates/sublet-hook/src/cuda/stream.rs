@@ -1,4 +1,4 @@
-//! What a stream has to say: which one a call means, where it belongs, and whether it records.
+//! Properties of a stream: the stream that a call means, its context, and whether it records.
 
 use sublet_driver_api::{CUDA, Thread};
 
@@ -71,7 +71,7 @@ fn capture_status(stream: CUstream) -> (CUresult, CUstreamCaptureStatus) {
 pub struct InContext(bool);
 
 impl InContext {
-    /// Where the driver refuses, it also refuses what is then asked.
+    /// Makes a context current. If the driver refuses, it also refuses the question that follows.
     #[must_use]
     pub fn enter(context: CUcontext) -> Self {
         let is_other = !context.is_null();
@@ -90,8 +90,8 @@ impl Drop for InContext {
     }
 }
 
-/// The thread may make calls that a recording elsewhere forbids, until this is dropped. What the
-/// calls are about does not record.
+/// The thread may make calls that a recording elsewhere forbids, until this is dropped. The streams
+/// of these calls do not record.
 #[derive(Debug)]
 pub struct Relaxed(CUstreamCaptureMode);
 

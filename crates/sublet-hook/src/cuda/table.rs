@@ -1,8 +1,8 @@
-//! Which exported names are hooked, and by what.
+//! Hooked names, and their hooks.
 //!
-//! To hook a function, add its line. Each version and each per-thread twin of it is a line of
-//! its own, because each is another function of the driver; a test says which were forgotten.
-//! What has no line leads straight to the driver.
+//! To hook a function, add its line. Each version of a function and its per-thread twin needs a
+//! line of its own, because each is another function of the driver; a test names the forgotten
+//! ones. A function without a line leads straight to the driver.
 
 use std::ffi::{c_uint, c_void};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::real::{Row, implement_row};
 
-/// What stands behind a name.
+/// Function behind a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The driver's function, nothing else.
@@ -29,7 +29,7 @@ macro_rules! hooks {
     ($($symbol:ident => $($part:ident)::+ $(::<$description:ty>)?;)*) => {
         $(row::prototype!($symbol implement_row);)*
 
-        /// What stands behind a row.
+        /// Returns the function behind a row.
         #[must_use]
         pub fn kind(index: usize) -> Kind {
             match index {

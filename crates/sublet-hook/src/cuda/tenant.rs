@@ -1,8 +1,8 @@
-//! How memory is taken from the tenant's account, and given back.
+//! Takes memory from the tenant's account, and gives it back.
 //!
-//! Every hook that makes memory has the same three steps, in [`taking`]: reserve, ask the
-//! driver, and either remember the charge or give it back. A program that is over its limit
-//! gets `CUDA_ERROR_OUT_OF_MEMORY`, as on a card that is full. Before that, what the program's
+//! Every hook that makes memory has the same three steps, in [`taking`]: reserve, ask the driver,
+//! and either remember the charge or give it back. A program over its limit gets
+//! `CUDA_ERROR_OUT_OF_MEMORY`, as on a card that is full. Before that, memory that the program's
 //! pools only keep for later is taken from them, as the driver does itself on a full card.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::process;
 pub struct Tenant {
     /// Its account.
     pub link: &'static Link,
-    /// What it has.
+    /// Its memory and work.
     pub books: &'static CudaBooks,
 }
 
@@ -29,16 +29,16 @@ pub struct Tenant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "memory that was taken must be given back"]
 pub struct MemoryCharge {
-    /// From what.
+    /// Its payer.
     pub budget: Budget,
-    /// How much.
+    /// Its amount.
     pub amount: Units,
 }
 
 /// A charge that goes with a context: the driver frees a context's memory with the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextCharge {
-    /// What it cost.
+    /// Its memory charge.
     pub charge: MemoryCharge,
     /// The context.
     pub context: CUcontext,
@@ -65,7 +65,7 @@ pub trait CachesMemory {
     fn look_again(&self, tenant: &Tenant, device: DeviceIndex);
 }
 
-/// Where memory would come from.
+/// Place that memory would come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// One of the tenant's devices.
@@ -86,7 +86,7 @@ impl From<Budget> for Place {
 }
 
 impl Place {
-    /// What pays for memory there; nothing can on a device that is not the tenant's.
+    /// Returns the budget that pays for memory there. A device that is not the tenant's has none.
     #[must_use]
     pub fn budget(self) -> Option<Budget> {
         match self {
@@ -106,10 +106,10 @@ impl Place {
     }
 }
 
-/// What a call is about to take.
+/// Memory that a call is about to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// Where.
+    /// Its place.
     pub place: Place,
     /// Bytes, before rounding up.
     pub bytes: u64,
@@ -131,14 +131,14 @@ impl Tenant {
         })
     }
 
-    /// Which of the tenant's devices the driver's device is.
+    /// Returns the tenant's place of a driver's device.
     #[must_use]
     pub fn place(&self, device: CUdevice) -> Place {
         self.books.devices.place(self.link, device)
     }
 
-    /// What an amount is charged with: of a card, whole blocks, as a card gives them. `None` if
-    /// that is more than can be counted.
+    /// Returns the amount to charge. On a card that is whole blocks, as the card gives them. `None`
+    /// if the amount is more than can be counted.
     #[must_use]
     pub fn amount(&self, need: Need) -> Option<Units> {
         let bytes = match need.place {
@@ -250,8 +250,8 @@ pub fn current_context() -> CUcontext {
     }
 }
 
-/// What memory of the current device would take. `None` without a context: the driver then
-/// refuses the call, in its own words.
+/// Returns the need for memory of the current device. `None` without a context: the driver then
+/// refuses the call, with its own error.
 #[must_use]
 pub fn on_current_device(tenant: &Tenant, bytes: u64) -> Option<Need> {
     let place = tenant.place(current_device()?);
@@ -313,8 +313,8 @@ pub fn giving<T>(
 /// The driver's numbers of devices are small; more than these are looked up each time.
 const REMEMBERED: usize = 64;
 
-/// Which device of the driver is which of the tenant. The order in the control page never
-/// changes, so an answer is good for ever.
+/// The tenant's place of each device of the driver. The order in the control page never changes, so
+/// an answer is good for ever.
 #[derive(Debug)]
 pub struct Devices([AtomicU8; REMEMBERED]);
 
@@ -356,8 +356,8 @@ impl Devices {
     }
 }
 
-/// A device's UUIDs. Of a card that is split by MIG the newer function names the instance, and the
-/// older one the card, to which the instance belongs.
+/// Returns a device's UUIDs. If a card is split by MIG, the newer function names the instance, and
+/// the older one names the card of the instance.
 fn names_of(device: CUdevice) -> Vec<[u8; 16]> {
     let (mut instance, mut card) = (CUuuid::default(), CUuuid::default());
     // SAFETY: both write the bytes they are given.

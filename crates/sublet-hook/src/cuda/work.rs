@@ -1,21 +1,21 @@
-//! What of the process may still run on a card, while somebody wants to know.
+//! The process's work that may still run on a card, while somebody wants to know.
 //!
-//! As long as the gate is free, nothing is noted here, and launches say nothing. From then on each
-//! launch notes its stream ([`note`](WorkBook::note)), once; streams that were used before are
-//! found because all are known that the program made. So a closing after a free gate costs a
-//! question about each stream that there is, and launches at a free gate nothing.
+//! As long as the gate is free, nothing is noted here, and launches report nothing. From then on
+//! each launch notes its stream ([`note`](WorkBook::note)), once. Streams that were used before are
+//! found too, because all streams that the program made are known. So a closing after a free gate
+//! costs a question about each stream, and launches at a free gate cost nothing.
 //!
-//! Whether a stream has ended, the driver says (`cuStreamQuery`): nothing is put into a stream of
-//! the program's, but for what cannot be asked. That is marked by an event ([`Mark`]):
+//! The driver reports whether a stream has ended (`cuStreamQuery`), so nothing is put into the
+//! program's streams. Only streams that cannot be asked are marked by an event ([`Mark`]):
 //! - The default streams of threads can be named by their threads alone. The context's legacy
 //!   stream comes after all of them, so an event there ends when they have.
 //! - A stream that is destroyed, or begins to record, with work in it.
 //!
-//! What is not exact: work in a stream that was destroyed while the gate was free, and in one that
-//! came to record by waiting for another stream's event, counts as ended. While a stream that the
-//! legacy one would wait for records, neither that one nor those of threads can be asked or marked.
-//! Then work of the legacy stream counts as ended. Streams that threads have noted as their own
-//! count as running, and those of which nobody knows, because the gate was free, as ended.
+//! The answer is not exact. Work in a stream that was destroyed while the gate was free, and in one
+//! that came to record by waiting for another stream's event, counts as ended. While a stream that
+//! the legacy one would wait for records, neither the legacy stream nor those of threads can be
+//! asked or marked. Then work of the legacy stream counts as ended. Streams that threads have noted
+//! as their own count as running, and unnoted ones, used while the gate was free, as ended.
 //!
 //! "Nothing runs" is said when no thread is inside a gated call and no stream has anything. A
 //! launch that has noted its stream before must note it again after that: [`epoch`](WorkBook) is
@@ -36,7 +36,7 @@ use crate::gate::threads::{self, Launcher};
 use crate::gate::{self, barrier};
 use crate::link::{Link, now_ns};
 
-/// Where a stream the program made belongs. One of the two is null.
+/// Context of a stream that the program made. One of the two is null.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Home {
     /// The context.
@@ -109,7 +109,7 @@ impl Mark {
     }
 }
 
-/// Who looks whether anything runs.
+/// The caller that checks whether anything runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Looker {
     /// The gate keeper.
@@ -121,11 +121,11 @@ pub enum Looker {
     Program,
 }
 
-/// What is noted, in one process.
+/// Noted work of one process.
 #[derive(Debug, Default)]
 pub struct WorkBook {
     running: Mutex<NotedWork>,
-    /// Which notes count.
+    /// Current epoch: only its notes count.
     epoch: AtomicU64,
 }
 
@@ -140,8 +140,8 @@ pub struct NotedWork {
 }
 
 impl WorkBook {
-    /// What is noted, for a call that makes or ends a stream or a context: while it is held, the
-    /// keeper asks the driver nothing.
+    /// Locks the notes, for a call that makes or ends a stream or a context. While they are locked,
+    /// the keeper asks the driver nothing.
     pub fn hold(&self) -> MutexGuard<'_, NotedWork> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

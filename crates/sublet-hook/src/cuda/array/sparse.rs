@@ -39,7 +39,7 @@ pub unsafe extern "C" fn map<R: Like<row::cuMemMapArrayAsync>>(
     )
 }
 
-/// Which part of which array a description means.
+/// Returns the array and the part that a description means.
 fn tile_of(tenant: &Tenant, one: &CUarrayMapInfo_v1) -> (Tile, Region) {
     let array = one.resource as u64;
     if is_mapped_whole(tenant, array) {

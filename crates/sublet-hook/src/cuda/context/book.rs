@@ -1,4 +1,4 @@
-//! Which contexts a process has, and what each card's cost.
+//! Contexts of a process, and the cost of each card's contexts.
 //!
 //! A card is paid for once, with its first context, and paid back with its last. Contexts that
 //! are just being made count, so that two threads which make one each pay once.
@@ -13,7 +13,7 @@ use crate::link::Budget;
 /// The contexts of the process.
 #[derive(Debug, Default)]
 pub struct Contexts {
-    /// Those the program made.
+    /// Contexts that the program made.
     pub(super) made: HashMap<CUcontext, Made>,
     /// Green ones. Each retains the primary one, in which its memory is.
     pub(super) green: HashMap<CUgreenCtx, CUdevice>,
@@ -21,7 +21,7 @@ pub struct Contexts {
     primary: HashMap<CUdevice, Primary>,
     /// For each card how many there are, those under way included, and what they cost.
     cards: HashMap<CUdevice, Card>,
-    /// What they cost beyond that.
+    /// Cost of raised limits.
     pub(super) limits: Limits,
 }
 
@@ -29,7 +29,7 @@ pub struct Contexts {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Made {
     pub(super) device: CUdevice,
-    /// How often the program must detach from it before it goes.
+    /// Number of times that the program must detach from it before it goes.
     pub(super) usage: usize,
 }
 

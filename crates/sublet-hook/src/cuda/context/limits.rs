@@ -1,9 +1,9 @@
-//! What a program asks a context to set aside: stacks, a heap, a buffer for `printf`.
+//! Memory that a program makes a context set aside: stacks, a heap, a buffer for `printf`.
 //!
-//! One call can take gigabytes: each thread that can run on the card at the same time gets a
-//! stack. What the limits are when a context is made is in what a context costs; what they are
-//! raised by is charged here, before the driver is asked. The driver may take it later, or a
-//! little more; the arbiter finds the rest.
+//! One call can take gigabytes: each thread that can run on the card at the same time gets a stack.
+//! The cost of a context includes its limits at its creation. A raise of the limits is charged
+//! here, before the driver is asked. The driver may take the memory later, or a little more; the
+//! arbiter finds the rest.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -18,13 +18,13 @@ use crate::cuda::{locked, real, row};
 use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
-/// What limits cost that were raised, by context.
+/// Cost of raised limits, by context.
 #[derive(Debug, Default)]
 pub(super) struct Limits(HashMap<(CUcontext, CUlimit), Raised>);
 
 #[derive(Debug)]
 struct Raised {
-    /// What the limit was when the context was made.
+    /// Value of the limit when the context was made.
     initial: u64,
     /// For what it is beyond that.
     charge: MemoryCharge,
@@ -69,9 +69,9 @@ fn limit_now(limit: CUlimit) -> Option<u64> {
 struct Change {
     at: (CUcontext, CUlimit),
     initial: u64,
-    /// What the limit will cost.
+    /// Cost of the new limit.
     wanted: Units,
-    /// What is charged for it, with what is taken now: the larger of before and after.
+    /// Its charge, including the memory taken now: the larger of before and after.
     charge: MemoryCharge,
 }
 

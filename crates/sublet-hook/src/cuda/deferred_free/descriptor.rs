@@ -126,7 +126,7 @@ impl Descriptor {
     }
 }
 
-/// How many have a dma-buf open, the kernel's own users included; `None` for other files.
+/// Returns the number of users of a dma-buf, the kernel's own included; `None` for other files.
 fn count(fd: RawFd) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
     let count = text.lines().find_map(|line| line.strip_prefix("count:"));

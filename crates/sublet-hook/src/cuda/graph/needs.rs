@@ -1,15 +1,15 @@
-//! What a graph needs at once.
+//! Memory that a graph needs at once.
 //!
-//! Every allocation of a graph gets its address when its node is added, for good. The driver
-//! gives the addresses of an allocation to another one of the graph only if that comes after the
-//! free of the first in the graph's order, and two allocations with the same addresses use the
-//! same memory: so, NVIDIA documents, it reuses memory within a graph. The memory of a graph is
-//! therefore that behind its addresses, each counted once, in a line of nodes as where branches
-//! run side by side, and whatever the order in which they run. Memory is put behind addresses in
-//! whole blocks.
+//! Every allocation of a graph gets its address when its node is added, for good. The driver gives
+//! the addresses of one allocation to another one of the graph only if the second comes after the
+//! free of the first in the graph's order. Two allocations with the same addresses use the same
+//! memory: NVIDIA documents that it reuses memory within a graph in this way. So a graph's memory
+//! is the memory behind its addresses, each address counted once, both in a line of nodes and in
+//! branches that run side by side, whatever the order in which they run. The driver puts memory
+//! behind addresses in whole blocks.
 //!
-//! What the driver does not tell of a graph is not guessed: the graph is noted as one that is not
-//! known, and what its launches take is asked of the device ([`super::unknown`]).
+//! Needs that the driver does not report are not guessed: the graph is marked as unknown, and the
+//! device is asked how much its launches take ([`super::unknown`]).
 
 use std::collections::HashMap;
 
@@ -19,10 +19,10 @@ use super::unknown;
 use crate::cuda::c::*;
 use crate::cuda::real;
 
-/// What a graph needs.
+/// Needs of a graph.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Needs {
-    /// Of each card, as far as the driver tells.
+    /// Memory on each card, as far as the driver reports it.
     pub cards: HashMap<CUdevice, Units>,
     /// Did the driver keep anything back that may be memory?
     pub is_unknown: bool,
@@ -47,11 +47,11 @@ impl Needs {
 /// Children of children; of a graph that is nested deeper than this not everything is known.
 const DEPTH_MAX: usize = 16;
 
-/// What the driver puts behind addresses at least: the granularity of `cuMemCreate` on every
-/// card since Volta.
+/// The least that the driver puts behind addresses: the granularity of `cuMemCreate` on every card
+/// since Volta.
 const BLOCK: u64 = 2 << 20;
 
-/// What the driver tells of a graph.
+/// Asks the driver about the needs of a graph.
 pub(super) fn needs_of(graph: CUgraph) -> Needs {
     let mut extents = HashMap::new();
     let is_known = collect(graph, 0, &mut extents).is_some();

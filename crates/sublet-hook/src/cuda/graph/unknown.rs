@@ -1,9 +1,9 @@
-//! Graphs of which the driver does not tell all, and what their launches take.
+//! Graphs that the driver does not report in full, and the memory of their launches.
 //!
 //! Most drivers put memory behind the addresses of a graph when it is first launched or uploaded.
-//! Of a graph whose nodes do not say how much that is, the driver is asked by an upload before
-//! each launch: what the device's graphs have reserved then must fit, or it is trimmed away again
-//! and the launch is refused. While there is no such graph, launches pass the gate as all do.
+//! If the nodes of a graph do not tell the amount, the graph is uploaded before each launch: the
+//! amount that the device's graphs have reserved then must fit, or it is trimmed away again and the
+//! launch is refused. While there is no such graph, launches pass the gate as all do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

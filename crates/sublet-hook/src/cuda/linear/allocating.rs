@@ -1,5 +1,5 @@
-//! How linear memory is reserved, made and remembered: small pieces one at a time, large ones by
-//! their blocks. What the driver gave beyond what the limit allows is freed again.
+//! Reserves, makes and remembers linear memory: small pieces one at a time, large ones by their
+//! blocks. Memory that the driver gave beyond the limit is freed again.
 
 use sublet_abi::{DeviceIndex, Packing, Units};
 
@@ -14,7 +14,7 @@ use crate::cuda::tenant::{
 use crate::cuda::{locked, real};
 use crate::guard::{Inside, catch_panic};
 
-/// What the driver made: where, and how many bytes.
+/// Memory that the driver made: its address, and its size in bytes.
 type Made = (CUdeviceptr, u64);
 
 /// A call that makes linear memory. `expected` is how many bytes that is, as far as it can be
@@ -53,7 +53,7 @@ pub(super) fn allocating(
     }
 }
 
-/// How small allocations are made on a device.
+/// Parameters of small allocations on a device.
 struct Small {
     tenant: Tenant,
     device: DeviceIndex,
@@ -131,7 +131,7 @@ impl Small {
         CUDA_SUCCESS
     }
 
-    /// What one more piece takes.
+    /// Returns the need of one more piece.
     fn piece(&self) -> Need {
         Need {
             place: Place::Listed(self.device),

@@ -1,10 +1,11 @@
-//! What of memory behind handles this process refers to, and in which ways.
+//! References of this process to memory behind handles, by kind of reference.
 //!
-//! Pure: it is told what the driver did, and says what nobody here refers to any more. A handle
-//! refers to its memory, and so does each place where it is mapped, each part of a sparse array
-//! that is mapped to it, and each object that it is bound to. The objects are such memory
-//! themselves, of no bytes, and what is bound to one is let go with the last reference to it:
-//! a driver takes a process's bindings away with the process's last handle of the object.
+//! Pure: it is told the driver's actions, and returns the memory that nobody here refers to any
+//! more. A handle refers to its memory. So does each place where the memory is mapped, each part of
+//! a sparse array that is mapped to it, and each object that it is bound to. The objects are such
+//! memory themselves, of no bytes. Memory that is bound to an object is let go with the last
+//! reference to the object: a driver removes a process's bindings with the process's last handle of
+//! the object.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,11 +18,11 @@ use crate::cuda::tenant::MemoryCharge;
 use crate::link::Budget;
 use crate::link::marks::Key;
 
-/// Which memory. Handles come and go, and their numbers are used again.
+/// Identity of memory. Handles come and go, and their numbers are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Id(pub(super) u64);
 
-/// What ends with the last reference.
+/// Charge or mark that ends with the last reference.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Holding {
     /// Memory that this process made, and how others may have come to it.
@@ -209,7 +210,7 @@ impl Physical {
         all
     }
 
-    /// Memory went to others. What they no longer have is forgotten on the way.
+    /// Notes that memory went to others. Holders that no longer have it are forgotten on the way.
     pub(super) fn add_holder(&mut self, id: Id, holder: Holder, is_held: impl Fn(&Holder) -> bool) {
         let memory = self.memories.get_mut(&id);
         if let Some(Holding::Own { holders, .. }) = memory.map(|memory| &mut memory.holding) {
@@ -241,7 +242,7 @@ impl Physical {
         self.refer(memory);
     }
 
-    /// What is bound in a range of an object, of one device, is bound no longer.
+    /// Unbinds the memory of one device in a range of an object.
     pub(super) fn unbound(
         &mut self,
         object: Object,
@@ -312,7 +313,7 @@ impl Physical {
         }
     }
 
-    /// One reference less. What ends with that is added to `gone`.
+    /// Drops one reference. Holdings that end with it are added to `gone`.
     pub(super) fn drop_reference(&mut self, id: Id, gone: &mut Vec<Holding>) {
         let Some(memory) = self.memories.get_mut(&id) else {
             return;

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn create_multicast<R: Like<row::cuMulticastCreate>>(
     )
 }
 
-/// What memory is bound to, as the program names it.
+/// Object of a binding, as the program names it.
 #[derive(Debug, Clone, Copy)]
 enum Target {
     Multicast(CUmemGenericAllocationHandle),

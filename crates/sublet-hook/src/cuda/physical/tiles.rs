@@ -1,8 +1,8 @@
-//! Which parts of sparse arrays are mapped to which memory.
+//! Parts of sparse arrays, and the memory that they are mapped to.
 //!
 //! A program maps an array piece by piece, and unmaps other pieces than it has mapped. So each
-//! mapped piece is a box, from which what is mapped anew or unmapped is cut out; each box that
-//! is left refers to its memory once. Pure.
+//! mapped piece is a box. Every area that is mapped anew or unmapped is cut out of the boxes, and
+//! each remaining box refers to its memory once. Pure.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(in crate::cuda) struct Tile {
     pub(in crate::cuda) part: TilePart,
 }
 
-/// Which part.
+/// Part of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::cuda) enum TilePart {
     /// All of it: an array that is mapped in one piece.
@@ -34,14 +34,14 @@ pub(in crate::cuda) struct Region {
     to: [u64; 3],
 }
 
-/// What a step changed, by reference: memory can be in both lists, and several times.
+/// References that a step changed: memory can be in both lists, and several times.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) came: Vec<Id>,
     pub(super) went: Vec<Id>,
 }
 
-/// What is mapped into one array.
+/// Memory that is mapped into one array.
 #[derive(Debug)]
 pub struct Mapped(Vec<(Tile, Vec<(Region, Id)>)>);
 
@@ -82,7 +82,8 @@ impl Region {
         (0..3).all(|axis| self.from[axis] < other.to[axis] && other.from[axis] < self.to[axis])
     }
 
-    /// What is left of it without a box that it meets: at most two boxes for each dimension.
+    /// Returns the rest of this box without the `other` box, which it meets: at most two boxes for
+    /// each dimension.
     fn without(mut self, other: &Region) -> Vec<Region> {
         let mut left = Vec::new();
         for axis in 0..3 {

@@ -1,4 +1,4 @@
-//! What a pool may keep for later: never more than its tenant's limit.
+//! The memory that a pool may keep for later: never more than its tenant's limit.
 
 use std::ffi::c_void;
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn set_attribute<R: Like<row::cuMemPoolSetAttribute>>(
     }
 }
 
-/// What the tenant may have where a pool is.
+/// Returns the tenant's limit at the pool's place.
 fn limit_of(pool: CUmemoryPool) -> Option<u64> {
     let _inside = Inside::enter()?;
     catch_panic(|| {

@@ -1,14 +1,14 @@
-//! Where a pool's memory is.
+//! Place of a pool's memory.
 //!
-//! Allocations from pools name a pool or a stream, never a device. Each is asked where it
-//! belongs; the current device is the last guess, not the first.
+//! Allocations from pools name a pool or a stream, never a device. So the pool or the stream is
+//! asked for its device; the current device is the last guess, not the first.
 
 use std::ffi::c_void;
 
 use crate::cuda::c::*;
 use crate::cuda::real;
 
-/// Where a pool's memory is.
+/// Place of a pool's memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Owner {
     /// On a card.
@@ -41,7 +41,7 @@ impl Owner {
     }
 }
 
-/// Where the memory of a pool is that the program did not make itself.
+/// Returns the place of a pool's memory, for a pool that the program did not make itself.
 pub(super) fn owner_of(pool: CUmemoryPool) -> Option<Owner> {
     let number = |name| attribute(pool, name).map(|value| value as u32);
     if let (Some(place), Some(id)) = (
