@@ -93,7 +93,7 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
     FEATURES.iter().flat_map(features::Feature::entries)
 }
 
-/// What the exported function number `index` of the table leads to.
+/// Returns the function to jump to for the exported function number `index` of the table.
 #[must_use]
 pub fn target(index: usize) -> FunctionPointer {
     let found = CUDA.get(index).and_then(|row| address(row.symbol));

@@ -1,10 +1,10 @@
-//! What a driver keeps inside one process: contexts, memory, streams, events, modules,
-//! graphs. One lock holds all of it; threads for kernels, copies and callbacks take their
-//! work from it and do it without the lock.
+//! The driver's state inside one process: contexts, memory, streams, events, modules, graphs. One
+//! lock holds all of it; threads for kernels, copies and callbacks take their work from it and do
+//! the work without the lock.
 //!
-//! Its folders are the features of the guide's table, as those of [`cuda`](crate::cuda) are.
-//! Read [`result`] (codes), [`stream::queue`] (the order of work) and [`stream::work`] (what
-//! it is) first, then [`memory`], [`context`], [`module`], [`graph`], [`sharing`].
+//! Its folders are the features of the guide's table, like those of [`cuda`](crate::cuda). Read
+//! [`result`] (codes), [`stream::queue`] (the order of work) and [`stream::work`] (the kinds of
+//! work) first, then [`memory`], [`context`], [`module`], [`graph`], [`sharing`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -41,7 +41,7 @@ pub(crate) struct Driver {
     pub(crate) primaries: Vec<context::Primary>,
     /// Streams and their work.
     pub(crate) queues: Queues<work::Work>,
-    /// What else is known of a stream.
+    /// Other properties of streams.
     pub(crate) streams: HashMap<Id, StreamFacts>,
     /// Events by handle.
     pub(crate) events: HashMap<Id, event::Event>,
@@ -238,7 +238,7 @@ impl Driver {
         card.ok_or(Code::INVALID_DEVICE)
     }
 
-    /// What a card's product is like.
+    /// Returns the properties of a card's product.
     #[must_use]
     pub(crate) fn product(&self, card: usize) -> Product {
         Product::of(&self.registration.machine().cards()[card].name)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The variable.
 pub(crate) const VARIABLE: &str = "SUBLET_FAKE_FAULT";
 
-/// What shall fail.
+/// The calls that shall fail.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     faults: Vec<Fault>,
@@ -27,8 +27,8 @@ struct Fault {
 }
 
 impl Faults {
-    /// What the environment asks for. A text that is not understood is no fault: the
-    /// driver has nobody to tell, and the test that wanted it fails.
+    /// Reads the environment's request. A text that is not understood is no fault: the driver
+    /// cannot report it, and the test that asked for the fault fails.
     #[must_use]
     pub(crate) fn of_environment() -> Faults {
         let text = std::env::var(VARIABLE).unwrap_or_default();

@@ -42,7 +42,7 @@ pub const ROOT_VARIABLE: &str = "SUBLET_FAKE_ROOT";
 
 const FILE: &str = "machine";
 
-/// Why there is no machine.
+/// Reason why there is no machine.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The text is no machine.
@@ -51,31 +51,31 @@ pub enum MachineError {
     /// The folder is somebody else's, who could change the machine under us.
     #[error("{folder} belongs to user {owner}, not to us; set {ROOT_VARIABLE} to another folder")]
     Owner {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
     /// The system refused.
     #[error("fake machine {folder}: cannot {doing}")]
     Io {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
-        /// What was tried.
+        /// The failed action.
         doing: &'static str,
-        /// Why not.
+        /// The system's error.
         #[source]
         cause: io::Error,
     },
     /// All places are taken.
     #[error("fake machine {folder}: all {SLOTS} places for processes are taken")]
     NoSlot {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
     },
 }
 
-/// What does not change about a card.
+/// Properties of a card that do not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardInfo {
     /// Its number, as NVML counts, and CUDA in the order of the bus.
@@ -86,7 +86,7 @@ pub struct CardInfo {
     pub name: String,
     /// Memory in bytes.
     pub memory: u64,
-    /// What the first context of a process takes, in bytes.
+    /// Size of the first context of a process, in bytes.
     pub context: u64,
     /// Its PCI address.
     pub pci_address: Bdf,
@@ -94,31 +94,31 @@ pub struct CardInfo {
     pub minor: u32,
 }
 
-/// How much of a card is in use now.
+/// Memory use of a card now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CardUse {
-    /// All of it, in bytes.
+    /// All memory, in bytes.
     pub total: u64,
-    /// What living processes have.
+    /// Memory of living processes.
     pub used: u64,
-    /// What is left.
+    /// Free memory.
     pub free: u64,
 }
 
-/// What one living process has of one card.
+/// One living process's use of one card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessUse {
     /// Its PID in the reader's namespace, 0 if it has none there.
     pub pid: u32,
     /// Its place in the machine.
     pub slot: usize,
-    /// How many processes had that place before it.
+    /// Number of processes that had that place before it.
     pub generation: u32,
     /// The card.
     pub card: usize,
     /// Bytes, contexts included.
     pub bytes: u64,
-    /// How many of them are contexts.
+    /// Bytes that are contexts.
     pub context_bytes: u64,
     /// Contexts on this card.
     pub n_contexts: u32,
@@ -136,11 +136,11 @@ pub struct FakeMachine {
 }
 
 impl FakeMachine {
-    /// The machine that the value of [`VARIABLE`] means: a folder is opened, a SPEC is
-    /// opened or made.
+    /// Opens the machine that the value of [`VARIABLE`] means. A folder is opened; the machine of a
+    /// SPEC is opened or made.
     ///
     /// # Errors
-    /// What is wrong with the text or the folder.
+    /// The fault of the text or the folder.
     pub fn from_text(text: &str) -> Result<FakeMachine, MachineError> {
         let path = Path::new(text);
         if path.is_dir() {
@@ -208,7 +208,7 @@ impl FakeMachine {
         })
     }
 
-    /// Where it is: what another process is given in [`VARIABLE`].
+    /// Returns its folder: the value of [`VARIABLE`] for another process.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -220,7 +220,7 @@ impl FakeMachine {
         &self.cards
     }
 
-    /// How its driver packs allocations.
+    /// Returns its driver's packing rule.
     #[must_use]
     pub fn packing(&self) -> PackingRule {
         self.packing
@@ -300,8 +300,8 @@ impl FakeMachine {
     }
 }
 
-/// Where the folders of machines are: memory if there is such a place, because the file
-/// is written often and must not outlive the machine it is on.
+/// Returns the parent of the machines' folders. It is in memory if there is such a place, because
+/// the file is written often and must not outlive the real machine that it is on.
 fn base() -> PathBuf {
     if let Some(root) = std::env::var_os(ROOT_VARIABLE) {
         return PathBuf::from(root);

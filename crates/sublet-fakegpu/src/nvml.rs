@@ -26,7 +26,7 @@ use sublet_driver_api::nvml::{
 
 use crate::FunctionPointer;
 
-/// What a function answers. Codes other than success are errors.
+/// Result of a function. Codes other than success are errors.
 type Answer<T = ()> = Result<T, nvmlReturn_t>;
 
 /// A function that is here.
@@ -81,8 +81,8 @@ pub fn answered() -> impl Iterator<Item = (&'static str, impl Iterator<Item = &'
         .map(move |(subject, functions)| (*subject, symbols(functions)))
 }
 
-/// What to jump to for an exported name. For compile time: a library that exports the
-/// whole table asks for each row.
+/// Returns the function to jump to for an exported name. For compile time: a library that exports
+/// the whole table asks for each row.
 #[must_use]
 pub const fn entry(symbol: &str) -> FunctionPointer {
     let mut file = 0;

@@ -1,7 +1,7 @@
-//! What a product of a given name is like, for programs that ask: architecture, clocks,
-//! power, place on the bus, and which driver we play. Both libraries answer from here and
-//! keep no such figure of their own, so they cannot disagree. None of it changes how long
-//! the fake takes for anything.
+//! Properties of a product with a given name, for programs that ask: architecture, clocks, power,
+//! place on the bus, and the version of the driver. Both libraries answer from here and keep no
+//! such figure of their own, so they cannot disagree. No figure changes how long the fake takes for
+//! anything.
 //!
 //! The figures are those of NVIDIA's data sheets, of `nvidia-smi -q` on such cards, and of
 //! the programming guide's table of compute capabilities.
@@ -43,7 +43,7 @@ pub(crate) struct Product {
     pub(crate) has_mig: bool,
 }
 
-/// What every multiprocessor of one compute capability is like.
+/// Properties of every multiprocessor of one compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Multiprocessor {
     /// The most threads that are on it at one time.
@@ -54,9 +54,9 @@ pub(crate) struct Multiprocessor {
     pub(crate) shared: u32,
     /// The most of that for one block which asks for it.
     pub(crate) shared_of_block: u32,
-    /// What the system takes of it for each block.
+    /// Bytes of it that the system takes for each block.
     pub(crate) shared_reserved: u32,
-    /// How many times faster it is with single precision than with double.
+    /// Ratio of its speed with single precision to its speed with double precision.
     pub(crate) double_ratio: u32,
     /// The fewest multiprocessors of a green context.
     pub(crate) fewest: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Multiprocessor {
     pub(crate) step: u32,
 }
 
-/// What a card is whose name says nothing.
+/// Product of a card with an unknown name.
 const PLAIN: Product = Product {
     capability: (9, 0),
     n_multiprocessors: 132,
@@ -211,7 +211,7 @@ impl Product {
         known.map_or(PLAIN, |(_, product)| *product)
     }
 
-    /// What its multiprocessors are like.
+    /// Returns the properties of its multiprocessors.
     #[must_use]
     pub(crate) fn multiprocessor(&self) -> Multiprocessor {
         const WIDE: Multiprocessor = Multiprocessor {
@@ -271,8 +271,8 @@ impl Product {
     }
 }
 
-/// Where card number `index` is if nobody says it: each fake card has a bus to itself, as
-/// far apart as below real switches.
+/// Returns the default address of card number `index`: each fake card has a bus to itself, as far
+/// apart as below real switches.
 #[must_use]
 pub(crate) fn pci_address_of(index: usize) -> Bdf {
     Bdf {

@@ -1,7 +1,7 @@
-//! What a fake machine consists of, and the text that says so. `2x16GiB` is a whole
-//! machine; a path means an inventory file, the one the node agent reads, so a simulated
-//! node and the card a program runs on are the same. Reading is total: every text is a
-//! machine or an error that names the part which was not understood.
+//! Parts of a fake machine, and the text that describes them. `2x16GiB` is a whole machine. A path
+//! means an inventory file, the one that the node agent reads, so a simulated node and the card of
+//! a program are the same. Reading is total: every text yields a machine, or an error that names
+//! the part that was not understood.
 
 use std::fmt;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub const CARDS_MAX: usize = 16;
 pub const NAME_MAX: usize = 63;
 /// A card's memory in MiB is at most this, the most that a tenant's ledger can count.
 pub const MEMORY_MAX_MIB: u64 = 4 << 20;
-/// What the first context of a process costs on a card. Measured on data-centre cards it
-/// is between 300 and 550 MiB, depending on driver and kernels.
+/// Cost of a process's first context on a card. On data-centre cards it was measured between 300
+/// and 550 MiB, depending on driver and kernels.
 pub const CONTEXT_MIB: u64 = 480;
 
 /// One card of the machine.
@@ -34,7 +34,7 @@ pub struct CardSpec {
     pub name: String,
     /// Its memory in bytes.
     pub memory: u64,
-    /// What the first context of a process takes of it, in bytes.
+    /// Bytes of it that the first context of a process takes.
     pub context: u64,
     /// Its UUID as CUDA returns it.
     pub uuid: CardUuid,
@@ -86,7 +86,7 @@ pub struct Spec {
     packing: PackingRule,
 }
 
-/// Why a text is no machine.
+/// Reason why a text is no machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Nothing was written.
@@ -117,27 +117,27 @@ pub enum SpecError {
     /// The context would fill the card.
     #[error("a context of {context} MiB does not fit into a card of {memory} MiB")]
     Context {
-        /// What a context takes.
+        /// Size of a context.
         context: u64,
-        /// What the card has.
+        /// Memory of the card.
         memory: u64,
     },
     /// The file could not be read.
     #[error("inventory file {path}: {problem}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Its fault.
         problem: String,
     },
 }
 
 impl Spec {
-    /// The machine that `text` describes; a text with a `/` in it, or one that names an
+    /// Reads the machine that `text` describes. A text with a `/` in it, or one that names an
     /// existing file, is read as an inventory file.
     ///
     /// # Errors
-    /// What was not understood.
+    /// The part that was not understood.
     pub fn read(text: &str) -> Result<Spec, SpecError> {
         let path = Path::new(text);
         if !text.contains('/') && !path.is_file() {
@@ -153,10 +153,10 @@ impl Spec {
         Spec::from_inventory(&inventory)
     }
 
-    /// The machine that a short text describes, without looking at any file.
+    /// Reads the machine that a short text describes, without looking at any file.
     ///
     /// # Errors
-    /// What was not understood.
+    /// The part that was not understood.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         text::parse(text)
     }
@@ -181,7 +181,7 @@ impl Spec {
         &self.cards
     }
 
-    /// How its driver packs allocations.
+    /// Returns its driver's packing rule.
     #[must_use]
     pub fn packing(&self) -> PackingRule {
         self.packing
@@ -221,7 +221,7 @@ impl Spec {
     }
 }
 
-/// A card as far as a text says what it is. What is left open follows from its number.
+/// A card as described by a text. Open values follow from its number.
 #[derive(Debug, Clone)]
 struct Draft {
     name: String,
@@ -279,7 +279,8 @@ impl Draft {
         })
     }
 
-    /// What all cards of the machine are told apart from another machine's by, in one line.
+    /// Returns the properties that tell all cards of this machine apart from those of another
+    /// machine, in one line.
     fn plain(&self) -> String {
         text::plain(&self.name, self.memory_mib, self.context_mib)
     }

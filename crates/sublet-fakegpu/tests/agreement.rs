@@ -20,7 +20,7 @@ fn nvml<F: Copy>(symbol: &str) -> F {
     cast(sublet_fakegpu::nvml::entry(symbol).0.cast())
 }
 
-/// What NVML says about a card in one value.
+/// Asks NVML for a property of a card that is one value.
 fn ask<T: Default>(symbol: &str, card: nvmlDevice_t) -> T {
     let mut value = T::default();
     let function: extern "C" fn(nvmlDevice_t, *mut T) -> Code = nvml(symbol);

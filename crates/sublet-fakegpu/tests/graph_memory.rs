@@ -26,7 +26,7 @@ fn free() -> usize {
     memory().0 / MIB
 }
 
-/// What a stream is asked for is recorded: the graph, and the address.
+/// Captures an allocation in a stream. Returns the graph, and the address.
 fn captured(size: usize) -> (u64, u64) {
     let (stream, mut address) = (stream(), 0_u64);
     begin(stream, 0);

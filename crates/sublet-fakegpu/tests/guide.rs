@@ -11,7 +11,7 @@ use sublet_driver_api::{CUDA, NVML, Table, Thread};
 use sublet_fakegpu::cuda::features::{FEATURES, Feature, OLDER_FORMS};
 use sublet_fakegpu::nvml;
 
-/// How the page is written anew.
+/// Command that writes the page anew.
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet-fakegpu --test guide";
 
 #[test]
@@ -71,7 +71,7 @@ fn page() -> String {
     page
 }
 
-/// What a feature lacks, each with the reason.
+/// Lists the functions that a feature lacks, each with the reason.
 fn refused(feature: &Feature) -> String {
     let reasons = feature.refused.iter().map(|refusal| {
         let names = refusal.names.iter().map(|name| format!("`{name}`"));

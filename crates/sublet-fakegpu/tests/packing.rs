@@ -1,6 +1,6 @@
-//! How a driver packs allocations into a card: what NVML counts is whole pieces for small
-//! ones and whole blocks for large ones, after any sequence of calls and for each packing,
-//! and what is shared or held of a piece stays right.
+//! Packing of allocations into a card. NVML counts whole pieces for small allocations and whole
+//! blocks for large ones, after any sequence of calls and for each packing. Shared and held parts
+//! of a piece stay right.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
 mod own_process;
@@ -53,8 +53,8 @@ fn allocate(size: u64) -> Option<u64> {
     }
 }
 
-/// What the card should hold, worked out in another way than the driver does: no list of what
-/// is free, only of what is taken.
+/// The expected content of the card, worked out in another way than the driver does: without a list
+/// of free parts, only from the taken ones.
 #[derive(Default)]
 struct Pieces {
     /// By its start, the parts of a piece that are taken: their starts and ends.
@@ -62,7 +62,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Where the first gap of that size is.
+    /// Returns the start of the first gap of that size.
     fn gap(&self, size: u64, piece: u64) -> Option<u64> {
         self.by_start.iter().find_map(|(start, parts)| {
             let ends = std::iter::once(*start).chain(parts.values().copied());
@@ -309,7 +309,7 @@ fn pieces_of_pools_size_are_shared_and_all_are_kept() {
     follow(NAME, "3MiB:32MiB:all", [3 * MIB, 32 * MIB, u64::MAX]);
 }
 
-/// Where no allocation is small, each has its blocks.
+/// Without small allocations, each one has its blocks.
 #[test]
 fn without_small_allocations_each_has_blocks() {
     let spec = "1x64MiB,context=0MiB,packing=0KiB:2MiB:all";
@@ -356,7 +356,7 @@ fn a_piece_that_a_descriptor_holds_stays_until_it_is_closed() {
     });
 }
 
-/// What C passes by value as 64 bytes.
+/// The 64 bytes that C passes by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle([u64; 8]);

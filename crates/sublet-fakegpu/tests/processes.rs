@@ -260,7 +260,7 @@ fn a_hundred_processes_find_a_place_and_the_last_byte_is_given_once() {
     assert_eq!(machine.usage(0).unwrap().used, 0);
 }
 
-/// What a container is to the machine: another user namespace and another PID namespace.
+/// The machine's view of a container: another user namespace and another PID namespace.
 const CONTAINER: [&str; 5] = [
     "--user",
     "--map-current-user",

@@ -1,4 +1,4 @@
-//! What two processes have in common: memory by handle and by descriptor, pools, events.
+//! Objects that two processes share: memory by handle and by descriptor, pools, events.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
 mod own_process;
@@ -20,7 +20,7 @@ const SPEC: &str = "1x1GiB,context=24MiB";
 /// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: u32 = 2 | 4;
 
-/// What C passes by value as 64 bytes.
+/// The 64 bytes that C passes by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Bytes([u8; 64]);

@@ -226,7 +226,7 @@ fn a_kernel_that_writes_where_nothing_is_ends_its_context() {
     );
 }
 
-/// What this process has used of the CPUs.
+/// Returns the CPU time of this process.
 fn cpu_time() -> Duration {
     // SAFETY: numbers, of which zero is one; the call fills them in.
     let usage = unsafe {

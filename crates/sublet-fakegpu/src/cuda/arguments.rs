@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 
 use crate::driver::result::{Answer, Code};
 
-/// Where a result goes.
+/// Destination of a result.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -62,7 +62,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// What is there already: some functions read and write the same place.
+    /// Returns the value that is there already: some functions read and write the same place.
     pub(crate) fn get(self) -> Answer<T>
     where
         T: Copy,
@@ -88,7 +88,7 @@ impl Out<c_char> {
     }
 }
 
-/// What the program passes by its address.
+/// A value that the program passes by its address.
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
 
@@ -101,7 +101,7 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T> In<T> {
-    /// What lies at an address that the program passed inside of something else.
+    /// Returns the value at an address that the program passed inside another value.
     pub(crate) fn at(address: u64) -> In<T> {
         In(address as *const T)
     }

@@ -265,7 +265,7 @@ fn synchronize(handle: Handle) -> Answer {
     }
 }
 
-/// What a limit is before it is set.
+/// Returns the value of a limit before it is set.
 fn default_limit(limit: u32) -> Answer<usize> {
     Ok(match limit {
         0 => 1024,

@@ -1,11 +1,11 @@
-//! What the fake has of CUDA, feature by feature, and what it has not. This is the one list of
-//! both: calls are found through it, the guide's page `fake-driver.md` is written from it, and
-//! a test holds it against the headers in both directions.
+//! CUDA functions that the fake has and lacks, feature by feature. This is the one list of both:
+//! calls are found through it, the guide's page `fake-driver.md` is written from it, and a test
+//! compares it with the headers in both directions.
 //!
-//! A function that the fake has not is exported all the same, and answers
-//! `CUDA_ERROR_NOT_SUPPORTED` whatever it is given. Two kinds are not written down one by one,
-//! because the headers tell them: what is newer than the driver that we play, and forms that no
-//! program of CUDA 13 gets, because it gets a newer form of the same function.
+//! A function that the fake lacks is exported all the same, and answers `CUDA_ERROR_NOT_SUPPORTED`
+//! to all arguments. Two kinds are not listed one by one, because the headers tell them: functions
+//! that are newer than the driver that we play, and forms that no program of CUDA 13 gets, because
+//! it gets a newer form of the same function.
 
 use sublet_driver_api::{CUDA, Function};
 
@@ -14,12 +14,12 @@ use crate::product::CUDA_VERSION;
 
 /// A feature of CUDA.
 pub struct Feature {
-    /// What people call it.
+    /// Its common name.
     pub name: &'static str,
-    /// How it behaves here.
+    /// Its behaviour in the fake.
     pub behaviour: &'static str,
     entries: &'static [&'static [Entry]],
-    /// Which of its functions are refused.
+    /// Its functions that are refused.
     pub refused: &'static [RefusedFunctions],
 }
 
@@ -271,7 +271,7 @@ impl Feature {
     }
 }
 
-/// Why a function is not there.
+/// Reason why a function is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
     /// A newer driver has it.
@@ -282,7 +282,7 @@ pub enum Absence {
     Refused(&'static str),
 }
 
-/// Why the fake need not have a function; `None` if it has it.
+/// Returns the reason why the fake lacks a function; `None` if it has it.
 #[must_use]
 pub fn absence(function: &Function) -> Option<Absence> {
     let is_newer = |version| i32::try_from(version).is_ok_and(|version| version > CUDA_VERSION);

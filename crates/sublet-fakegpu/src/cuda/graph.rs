@@ -1,4 +1,4 @@
-//! Graphs: making, ordering, instantiating and launching them. What single nodes do is in
+//! Graphs: making, ordering, instantiating and launching them. The actions of single nodes are in
 //! `node`.
 
 use std::ffi::c_char;
@@ -266,7 +266,7 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Answer {
     exec.put(session.instantiate(graph, flags)?)
 }
 
-/// What has no room for its memory was not made.
+/// Uploads a new exec. If there is no room for its memory, the exec is removed again.
 fn upload_new(exec: Handle) -> Answer {
     let mut session = Session::open()?;
     session.upload(exec).or_else(|full| {

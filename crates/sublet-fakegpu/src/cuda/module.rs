@@ -16,7 +16,7 @@ pub(crate) mod launch;
 const ELF: [u8; 4] = *b"\x7fELF";
 const FAT: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
-/// What code takes of a card when its length is not known.
+/// Bytes of a card that code takes when its length is not known.
 const CODE_SIZE: u64 = 64 << 10;
 
 functions! {

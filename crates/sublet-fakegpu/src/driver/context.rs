@@ -29,17 +29,17 @@ pub(crate) struct Context {
     pub(crate) legacy: Id,
     /// The default streams of threads that use one of their own.
     pub(crate) threads: HashMap<ThreadId, Id>,
-    /// What `cuCtxSetLimit` set, by the number of the limit.
+    /// Values set by `cuCtxSetLimit`, by the number of the limit.
     pub(crate) limits: HashMap<u32, usize>,
     /// Preferred configuration of the cache.
     pub(crate) cache: u32,
     /// Contexts whose memory it may use.
     pub(crate) peers: BTreeSet<Id>,
-    /// What new streams have to wait for.
+    /// Marks that new streams have to wait for.
     pub(crate) awaited: Vec<Arc<Mark>>,
     /// The stream in which all others meet for an event; 0 before the first.
     pub(crate) join_stream: Id,
-    /// How often the program must detach from it before it goes.
+    /// Number of times that the program must detach from it before it goes.
     pub(crate) usage: u32,
     /// Bytes of its card that the program has it set aside beyond what is there at first, by
     /// the number of the limit.
@@ -48,12 +48,12 @@ pub(crate) struct Context {
     pub(crate) broken: Option<Code>,
 }
 
-/// What a device's primary context is, whether it exists or not.
+/// State of a device's primary context, whether the context exists or not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Primary {
     /// Its handle, the same for the life of the process. 0 before the first use.
     pub(crate) id: Id,
-    /// How often it is retained.
+    /// Number of times that it is retained.
     pub(crate) n_users: u32,
     /// Flags for the next time it is made.
     pub(crate) flags: u32,

@@ -1,5 +1,4 @@
-//! Which cards a process sees, and in which order: `CUDA_VISIBLE_DEVICES` and
-//! `CUDA_DEVICE_ORDER`.
+//! The cards that a process sees, and their order: `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
 
 use std::cmp::Reverse;
 
@@ -47,7 +46,7 @@ pub(crate) fn cards(wanted: Option<&str>, order: Option<&str>, all: &[CardInfo])
     visible
 }
 
-/// How much a card computes in a moment, as far as its product says.
+/// Returns a measure of a card's computing speed, as far as its product tells it.
 fn speed(card: &CardInfo) -> u64 {
     let product = Product::of(&card.name);
     let cores = u64::from(product.n_multiprocessors) * u64::from(product.n_cores);

@@ -1,4 +1,4 @@
-//! Graphs: nodes with an order. What is made of them to be launched is in `exec`.
+//! Graphs: nodes with an order. Their executable form is in `exec`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,14 +16,14 @@ mod child;
 pub(crate) mod condition;
 pub(crate) mod exec;
 
-/// What a node does.
+/// Action of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     /// One thing.
     Action(Action),
     /// All that another graph does.
     Child(Id),
-    /// What other graphs do, if a condition says so.
+    /// Actions of other graphs, if a condition allows them.
     Conditional(Conditional),
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Content {
 pub(crate) struct Node {
     /// The graph it is in.
     pub(crate) graph: Id,
-    /// What it does.
+    /// Its action.
     pub(crate) content: Content,
     /// Nodes it comes after.
     pub(crate) after: Vec<Id>,
@@ -49,13 +49,13 @@ pub(crate) struct Node {
 pub(crate) struct Graphs {
     graphs: BTreeMap<Id, Vec<Id>>,
     nodes: HashMap<Id, Node>,
-    /// What conditional nodes look at.
+    /// Values that decide conditional nodes.
     pub(crate) conditions: BTreeMap<Id, Condition>,
-    /// Graphs that belong to a node, and which one that is: the bodies of conditional nodes, and
-    /// what was moved into another graph.
+    /// Graphs that belong to a node, with that node: the bodies of conditional nodes, and graphs
+    /// that were moved into another graph.
     pub(crate) owned: HashMap<Id, Id>,
     pub(crate) execs: HashMap<Id, Exec>,
-    /// How many graphs and execs have this memory of a node.
+    /// Number of graphs and execs that have this memory of a node.
     pub(crate) memory: HashMap<u64, usize>,
 }
 

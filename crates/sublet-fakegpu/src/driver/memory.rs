@@ -1,9 +1,9 @@
 //! Memory of cards and of the host, as `cuMemAlloc` and its kin give it.
 //!
-//! A card gives blocks of 2 MiB, and programs count bytes. A small allocation takes a part
-//! of a piece of some blocks, which it shares with others of its context; a large one has its
-//! blocks for itself. What is small, how long a piece is and what becomes of an empty one is
-//! the machine's [`PackingRule`]. What NVML and `cuMemGetInfo` show is blocks, empty pieces too.
+//! A card gives blocks of 2 MiB, and programs count bytes. A small allocation takes a part of a
+//! piece of some blocks, which it shares with others of its context; a large one has its blocks for
+//! itself. The machine's [`PackingRule`] defines the limit of small sizes, the length of a piece,
+//! and what becomes of an empty piece. NVML and `cuMemGetInfo` show blocks, including empty pieces.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub(crate) const PITCH: u64 = 512;
 /// All memory of the process that the driver knows.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// What is at which address.
+    /// Ranges by address.
     pub(crate) ranges: Ranges,
     /// Small allocations, by context.
     heaps: HashMap<Id, Heap>,
@@ -42,7 +42,7 @@ pub(crate) struct Memory {
     pub(crate) imports: Imports,
     /// Memory of other drivers.
     pub(crate) externals: Externals,
-    /// What is held when it is given back.
+    /// Memory that is still held when it is given back.
     pub(crate) outliving: Outliving,
 }
 
@@ -280,8 +280,8 @@ impl Driver {
 }
 
 impl Session {
-    /// What is to be freed. It knows its context, so that none has to be current, as for NVIDIA's
-    /// driver (NVIDIA/cuda-python#2750): programs pop theirs before they clean up.
+    /// Returns the range to be freed. The range knows its context, so no context has to be current,
+    /// as with NVIDIA's driver (NVIDIA/cuda-python#2750): programs pop theirs before they clean up.
     fn owned_at(&self, start: u64) -> Answer<&Range> {
         match self.memory.ranges.starting(start) {
             Some(range) => Ok(range),

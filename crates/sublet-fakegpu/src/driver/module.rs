@@ -22,9 +22,9 @@ pub(crate) mod image;
 pub(crate) struct Module {
     /// Its context.
     pub(crate) context: Id,
-    /// What was loaded.
+    /// The loaded code.
     pub(crate) image: Arc<Image>,
-    /// Where its code and variables are; a variable has its size.
+    /// Addresses of its code and variables; a variable has its size.
     memory: Vec<u64>,
     variables: BTreeMap<String, (u64, u64)>,
     functions: BTreeMap<String, Id>,
@@ -33,7 +33,7 @@ pub(crate) struct Module {
 /// Code of the process.
 #[derive(Debug)]
 pub(crate) struct Library {
-    /// What was loaded.
+    /// The loaded code.
     pub(crate) image: Arc<Image>,
     kernels: BTreeMap<String, Id>,
     modules: BTreeMap<Id, Id>,
@@ -48,9 +48,9 @@ pub(crate) struct Function {
     pub(crate) is_kernel: bool,
     /// Its name, as C has it.
     pub(crate) name: CString,
-    /// What its PTX says; nothing for code that is not text.
+    /// Declarations in its PTX; nothing for code that is not text.
     pub(crate) declared: image::Kernel,
-    /// What `cuFuncSetAttribute` set, by the number of the attribute.
+    /// Values set by `cuFuncSetAttribute`, by the number of the attribute.
     pub(crate) attributes: HashMap<u32, i32>,
 }
 
@@ -236,8 +236,8 @@ impl Driver {
         self.modules.functions.get(&id).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// What the card is like that a function is loaded for; for a library's kernel that
-    /// is the current context's, or without one the first.
+    /// Returns the product of the card that a function is loaded for. For a library's kernel that
+    /// is the current context's card, or without a context the first card.
     pub(crate) fn product_of_function(&self, id: Id) -> Answer<Product> {
         let owner = self.known_function(id)?.owner;
         let card = match self.modules.modules.get(&owner) {
@@ -257,7 +257,7 @@ impl Driver {
         module.variables.get(name).copied().ok_or(Code::NOT_FOUND)
     }
 
-    /// What launching a function in a stream means. `argument` gives the value of a
+    /// Returns the work of launching a function in a stream. `argument` gives the value of a
     /// parameter, by its number.
     pub(crate) fn kernel(
         &mut self,

@@ -1,10 +1,10 @@
 //! The result codes of the driver that we give, by the names people say.
 
-/// Why a call failed, as `CUresult` counts. 0 is success and is never one of these.
+/// Reason why a call failed, as a `CUresult`. 0 is success and never occurs here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(pub u32);
 
-/// What a driver function gives inside this crate.
+/// Result of a driver function inside this crate.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 macro_rules! codes {

@@ -29,7 +29,7 @@ pub(crate) mod retained;
 /// The first bytes of what we hand out, so that a stranger's is recognised.
 const MAGIC: u64 = u64::from_le_bytes(*b"sublipc1");
 
-/// What is known of shared memory on both sides.
+/// State of shared memory on both sides.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
     /// Blocks of ours that are in a file, and its number.
@@ -41,11 +41,11 @@ pub(crate) struct Imports {
 #[derive(Debug)]
 struct Open {
     name: Handle,
-    /// Where the allocations in it are, and how often each is open.
+    /// Addresses of its allocations, and the number of times that each is open.
     users: BTreeMap<u64, u32>,
 }
 
-/// What `CUipcMemHandle` holds: where the file is, and where in it the memory.
+/// Content of a `CUipcMemHandle`: the place of the file, and of the memory in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle {
     slot: u64,
@@ -354,7 +354,7 @@ pub(crate) fn to_bytes<const N: usize, const B: usize>(words: [u64; N]) -> [u8; 
     bytes
 }
 
-/// What [`to_bytes`] was given.
+/// Reads the words that [`to_bytes`] was given.
 pub(crate) fn from_bytes<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
     const { assert!(N * 8 <= B, "more words than bytes") };
     let mut words = [0; N];

@@ -20,14 +20,14 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// Streams have priorities from 0 (last) to this (first).
 pub(crate) const PRIORITY_FIRST: i32 = -5;
 
-/// What is known of a stream beside its work.
+/// Properties of a stream beside its work.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamFacts {
     /// As it was made.
     pub(crate) flags: u32,
     /// A number that no other stream ever has.
     pub(crate) number: u64,
-    /// What `cuStreamSetAttribute` set, by the number of the attribute.
+    /// Values set by `cuStreamSetAttribute`, by the number of the attribute.
     pub(crate) attributes: HashMap<u32, [u64; 8]>,
 }
 

@@ -98,7 +98,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// What all processes see.
+    /// Returns the part that all processes see.
     pub(super) fn shared(&self) -> &Shared {
         // SAFETY: mapped for ever, at least as long as `Shared`, page-aligned, and every
         // bit pattern is valid for a struct of integers in atomics.
@@ -154,8 +154,8 @@ impl Mapped {
         self.set_lock(1 + slot as u64, libc::F_UNLCK, libc::F_SETLK)
     }
 
-    /// Who holds the byte of a slot: nobody, or a process by the PID it has for us (0 if
-    /// it has none here). A process does not see its own locks this way.
+    /// Returns the holder of a slot's byte: nobody, or a process by the PID it has for us (0 if it
+    /// has none here). A process does not see its own locks this way.
     pub(super) fn holder(&self, slot: usize) -> io::Result<Option<u32>> {
         let mut lock = record(1 + slot as u64, libc::F_WRLCK);
         // SAFETY: the descriptor is open, and `lock` outlives the call.

@@ -1,9 +1,8 @@
 //! The bytes of the machine's file, which every process that uses the machine maps.
 //!
-//! Everything in it is an atomic and zero is a valid value of each, so a fresh file needs
-//! no initialising beyond its header, and no process can bring another into a state that
-//! is undefined. What a number means to whom is said in the modules that own it: `slots`,
-//! `memory`, `clock`.
+//! Everything in it is an atomic and zero is a valid value of each. So a fresh file needs no
+//! initialising beyond its header, and no process can bring another into a state that is undefined.
+//! The modules that own the numbers document their meaning: `slots`, `memory`, `clock`.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -40,12 +39,12 @@ pub(super) struct Header {
     pub(super) size: AtomicU64,
     /// Slots from this one on were never used, so nobody needs to look at them.
     pub(super) n_slots: AtomicU32,
-    /// How allocations are packed: the three numbers of a `PackingRule`.
+    /// Packing of allocations: the three numbers of a `PackingRule`.
     pub(super) packing: [AtomicU64; 3],
     pub(super) cards: [Card; CARDS_MAX],
 }
 
-/// What is known of a card.
+/// Data of a card.
 #[repr(C, align(64))]
 pub(super) struct Card {
     pub(super) uuid: [AtomicU64; 2],
@@ -80,7 +79,7 @@ pub(super) struct Record {
 /// Busy nanoseconds in one eighth of a second.
 #[repr(C)]
 pub(super) struct Bucket {
-    /// Which eighth since the epoch of CLOCK_MONOTONIC.
+    /// Number of the eighth since the epoch of CLOCK_MONOTONIC.
     pub(super) eighth: AtomicU64,
     pub(super) busy: AtomicU64,
 }
@@ -90,10 +89,10 @@ pub(super) struct Bucket {
 pub(super) struct Slot {
     /// 0 free, 1 taken.
     pub(super) state: AtomicU32,
-    /// How many processes had this slot before.
+    /// Number of processes that had this slot before.
     pub(super) generation: AtomicU32,
-    /// Who has it: its PID in its own namespace, that namespace, when it started, and
-    /// which of the programs that it became one after the other.
+    /// Its owner: the PID in the owner's namespace, that namespace, the time of its start, and the
+    /// number of its current program, since a process can become one program after the other.
     pub(super) pid: AtomicU64,
     pub(super) namespace: AtomicU64,
     pub(super) started: AtomicU64,
@@ -101,18 +100,18 @@ pub(super) struct Slot {
     pub(super) cards: [Use; CARDS_MAX],
 }
 
-/// What one process has of one card.
+/// Use of one card by one process.
 #[repr(C, align(64))]
 pub(super) struct Use {
     /// Bytes of the card, contexts included.
     pub(super) bytes: AtomicU64,
-    /// How many of them are contexts.
+    /// Bytes that are contexts.
     pub(super) context_bytes: AtomicU64,
     pub(super) n_contexts: AtomicU32,
     /// A hash of the name of the last kernel that waits for its peer, and how many started.
     pub(super) rendezvous: AtomicU64,
     pub(super) n_rendezvous: AtomicU64,
-    /// How many of those have met their peer.
+    /// Number of those that have met their peer.
     pub(super) n_met: AtomicU64,
     pub(super) buckets: [Bucket; BUCKETS],
 }
@@ -124,7 +123,7 @@ pub(super) fn word_of(pci_address: Bdf) -> u64 {
     u64::from(pci_address.domain) << 32 | bus << 16 | device << 8 | function
 }
 
-/// What [`word_of`] made. Every word is an address, whoever wrote it.
+/// Reads a word of [`word_of`]. Every word is an address, whatever process wrote it.
 pub(super) fn pci_address_of(word: u64) -> Bdf {
     let [function, device, bus, _, domain @ ..] = word.to_le_bytes();
     Bdf {
@@ -135,7 +134,7 @@ pub(super) fn pci_address_of(word: u64) -> Bdf {
     }
 }
 
-/// How the machine's driver packs.
+/// Returns the packing rule of the machine's driver.
 pub(super) fn packing(shared: &Shared) -> PackingRule {
     let [small, piece, kept] = &shared.header.packing;
     PackingRule {

@@ -11,9 +11,9 @@ use super::{FakeMachine, MachineError, Slice, clock, set, slots};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes were asked of a card that has {free} left")]
 pub struct CardFull {
-    /// What was asked.
+    /// Requested bytes.
     pub wanted: u64,
-    /// What is left.
+    /// Free bytes.
     pub free: u64,
 }
 
@@ -45,7 +45,7 @@ impl Registration {
         self.index
     }
 
-    /// How many processes had this place before.
+    /// Returns the number of processes that had this place before.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.slot().generation.load(Relaxed)
@@ -124,7 +124,7 @@ impl Registration {
         }
     }
 
-    /// What this process has of a card, in bytes.
+    /// Returns this process's bytes on a card.
     #[must_use]
     pub fn held_bytes(&self, card: usize) -> u64 {
         self.held(card).bytes.load(Relaxed)

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use super::registration::Registration;
 use super::{set, slots};
 
-/// What one process knows of its rendezvous on one card.
+/// One process's knowledge of its rendezvous on one card.
 #[derive(Debug)]
 pub struct Rendezvous {
     card: usize,
-    /// Of each other place and card, the number of the last start that we met, or that
-    /// was over before we came.
+    /// By place and card of the others: the number of the last start that we met, or that was over
+    /// before we came.
     met: BTreeMap<(usize, usize), u64>,
 }
 
@@ -56,9 +56,9 @@ impl Rendezvous {
     }
 }
 
-/// What another card of any process tells of its rendezvous.
+/// Rendezvous of another card of any process.
 struct Peer {
-    /// Which place and card.
+    /// Its place and card.
     place: (usize, usize),
     /// The last kernel that waits for others.
     kernel: u64,

@@ -1,6 +1,6 @@
-//! Which processes use the machine. There is nobody who watches over them: a process
-//! that holds the lock of its slot's byte lives, one whose lock is free is dead, and
-//! whoever notices that cleans up after it, as a driver does.
+//! Processes that use the machine. Nobody watches over them. A process that holds the lock of its
+//! slot's byte lives; one whose lock is free is dead. The first process that notices a dead one
+//! cleans up after it, as a driver does.
 
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -70,18 +70,18 @@ fn program() -> u64 {
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// Whose a slot is.
+/// Owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// Nobody's.
     Nobody,
-    /// Of a process that has ended and whose slot was not cleaned yet.
+    /// A process that has ended and left its slot uncleaned.
     Dead,
-    /// Of a process that lives: its PID for us, 0 if it has none in our namespace.
+    /// A process that lives: its PID for us, 0 if it has none in our namespace.
     Alive(u32),
 }
 
-/// Whose slot number `index` is.
+/// Returns the owner of slot number `index`.
 pub(super) fn owner(mapped: &Mapped, index: usize, own: Identity) -> io::Result<Owner> {
     let slot = &mapped.shared().slots[index];
     if slot.state.load(Acquire) == 0 {
@@ -140,7 +140,7 @@ pub(super) fn clean(mapped: &Mapped, index: usize) {
     slot.state.store(0, Release);
 }
 
-/// How many slots need to be looked at.
+/// Returns the number of slots to look at.
 pub(super) fn n_slots(mapped: &Mapped) -> usize {
     let n_slots = mapped.shared().header.n_slots.load(Acquire);
     usize::try_from(n_slots).unwrap_or(SLOTS).min(SLOTS)

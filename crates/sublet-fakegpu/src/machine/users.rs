@@ -1,5 +1,5 @@
-//! What one sees of a machine's cards from outside: which processes use them, how much of them is
-//! taken, how busy they are.
+//! View of a machine's cards from outside: the processes that use them, the memory in use, and how
+//! busy they are.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,8 +8,8 @@ use super::slots::{self, Identity, Owner};
 use super::{CardUse, FakeMachine, MachineError, ProcessUse, clock, now};
 
 impl FakeMachine {
-    /// How much of a card is in use. What a process had counts as free as soon as the
-    /// process has ended.
+    /// Returns the memory use of a card. Memory of a process counts as free as soon as the process
+    /// has ended.
     ///
     /// # Errors
     /// The machine's file cannot be locked.

@@ -257,7 +257,7 @@ fn subsystem(card: &Card) -> u32 {
     card.product().pci_id()
 }
 
-/// Where a card is on the bus: what `nvmlPciInfo_t` began with and begins with.
+/// Place of a card on the bus: the beginning of the old and the new `nvmlPciInfo_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PciAddress {

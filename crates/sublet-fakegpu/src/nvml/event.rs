@@ -74,7 +74,7 @@ fn lock() -> MutexGuard<'static, Sets> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the end of the library does with sets that nobody freed.
+/// Frees the sets that nobody freed, at the end of the library.
 pub(super) fn free_all() {
     lock().live.clear();
     FREED.notify_all();

@@ -78,7 +78,7 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// What does not change about it.
+    /// Returns its properties that do not change.
     pub(super) fn info(&self) -> &CardInfo {
         &self.machine.cards()[self.index]
     }
@@ -91,8 +91,8 @@ impl Card {
         &self.machine
     }
 
-    /// Who uses it. A process that has no PID in our namespace is left out, as the real
-    /// driver does.
+    /// Returns the processes that use it. A process without a PID in our namespace is left out, as
+    /// in the real driver.
     pub(super) fn processes(&self) -> Answer<Vec<ProcessUse>> {
         let users = self.machine.processes_on(self.index);
         let mut processes = users.map_err(of_machine)?;

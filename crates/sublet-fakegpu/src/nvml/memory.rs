@@ -1,4 +1,4 @@
-//! How much memory a card has and how much of it is taken.
+//! Memory of a card, and the memory in use.
 
 use sublet_driver_api::nvml::{
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t,
@@ -10,8 +10,8 @@ use super::pointer::Out;
 use super::{Answer, functions};
 use crate::machine::CardUse;
 
-/// What the driver keeps of a card for itself. None: a SPEC says what programs can have,
-/// and a real card's total, which is larger than that, would be one figure more to explain.
+/// Memory of a card that the driver reserves. None: a SPEC states the memory for programs. A real
+/// card's total is larger, and would be one figure more to explain.
 const RESERVED: u64 = 0;
 
 functions! {

@@ -1,4 +1,4 @@
-//! How a card is set. Nobody can set it here, so each question has one answer.
+//! Settings of a card. Nobody can change them here, so each question has one answer.
 
 use sublet_driver_api::nvml::{
     NVML_COMPUTEMODE_DEFAULT, NVML_DEVICE_MIG_DISABLE, NVML_ERROR_INVALID_ARGUMENT,

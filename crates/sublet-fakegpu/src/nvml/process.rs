@@ -1,4 +1,4 @@
-//! Who uses a card, how much memory it has there, and how much of the time.
+//! Processes that use a card, with their memory and their share of its time.
 //!
 //! All processes of the fake machine compute; none draws, and there is no MPS.
 
@@ -21,7 +21,7 @@ use super::pointer::{Out, list};
 use super::{Answer, functions};
 use crate::machine::ProcessUse;
 
-/// What NVML writes where it has no value.
+/// Value that NVML writes where it has no value.
 const NOT_AVAILABLE: u64 = u64::MAX;
 /// Accounting is off, but its buffer has a size: that of current drivers.
 const ACCOUNTING_BUFFER: u32 = 4000;
@@ -130,7 +130,7 @@ functions! {
         array.fill(room, &details)
     }
 
-    /// Which memory the kernels used is not known, so that half stays 0.
+    /// The memory that the kernels used is not known, so that half stays 0.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, rates: Out<nvmlUtilization_t>) {
         let gpu = card(device)?.percent_busy();
         rates.write(nvmlUtilization_t { gpu, memory: 0 })

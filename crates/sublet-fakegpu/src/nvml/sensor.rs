@@ -30,7 +30,7 @@ const WARMER: u32 = 40;
 const IDLE_POWER: u32 = 10;
 /// The clock of an idle data-centre card in MHz.
 const IDLE_MHZ: u32 = 345;
-/// How long encoder and decoder are watched, in microseconds, as on real cards.
+/// Time for which encoder and decoder are watched, in microseconds, as on real cards.
 const SAMPLING: u32 = 167_000;
 
 functions! {

@@ -62,7 +62,7 @@ functions! {
         version.write(CUDA_VERSION)
     }
 
-    /// What the process calls itself: the first word of its command line. Cut to fit.
+    /// The name of the process: the first word of its command line, cut to fit.
     fn nvmlSystemGetProcessName(pid: u32, name: Text, length: u32) {
         library::machine()?;
         let file = |part| std::fs::read(format!("/proc/{pid}/{part}"));

@@ -6,7 +6,7 @@ use sublet_driver_api::NVML;
 
 use super::{ALL, changes};
 
-/// How a parameter of the header is written in this module.
+/// Returns this module's notation of the header's parameters.
 fn expected(params: &[&str]) -> Vec<String> {
     params.iter().map(|param| ours(param)).collect()
 }

@@ -1,5 +1,5 @@
-//! How cards are joined with each other and with the machine. A SPEC does not say, so all
-//! cards hang on one NUMA node, each below a host bridge of its own, without NVLink.
+//! Links of cards to each other and to the machine. A SPEC does not state them, so all cards hang
+//! on one NUMA node, each below a host bridge of its own, without NVLink.
 
 use sublet_driver_api::nvml::{
     NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED,

@@ -1,6 +1,6 @@
-//! How a machine's driver packs allocations into the memory of its cards. NVIDIA documents
-//! none of it, and drivers differ; so it is a property of the machine, and every process of
-//! the machine packs alike.
+//! Packing of allocations into the memory of cards by a machine's driver. NVIDIA documents none of
+//! it, and drivers differ. So it is a property of the machine, and every process of the machine
+//! packs alike.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use super::text::{amount, number, shown};
 use super::{MEMORY_MAX_MIB, SpecError};
 use crate::driver::memory::address_space::BLOCK;
 
-/// How `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A
-/// large one has whole blocks of 2 MiB for itself. Small ones of a context share pieces.
-/// Text: `SMALL:PIECE:KEPT`, such as `512KiB:8MiB:1`.
+/// Rule by which `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A
+/// large one has whole blocks of 2 MiB for itself. Small ones of a context share pieces. Text:
+/// `SMALL:PIECE:KEPT`, such as `512KiB:8MiB:1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackingRule {
     /// An allocation of at most so many bytes is small.
     pub small: u64,
-    /// What is taken of the card when small ones need room: bytes, a multiple of 2 MiB and
-    /// not less than [`PackingRule::small`].
+    /// Bytes taken from the card when small allocations need room: a multiple of 2 MiB, and not
+    /// less than [`PackingRule::small`].
     pub piece: u64,
-    /// How many empty pieces a context keeps for later; [`PackingRule::ALL`] if it never gives
-    /// one back. With the context they go.
+    /// Number of empty pieces that a context keeps for later; [`PackingRule::ALL`] if it never
+    /// gives one back. They go with the context.
     pub kept: u64,
 }
 

@@ -12,7 +12,7 @@ use sublet_driver_api::CUDA;
 
 const INSIDE: &str = "SUBLET_TEST_INSIDE";
 
-/// What a body that ran to its end prints, so that a name that no test has is noticed.
+/// Output of a body that ran to its end, so that a name without a test is noticed.
 const DONE: &str = "the body of the test was run";
 
 /// The longest that a process of a test may take. Then the kernel ends it, whatever it does,
@@ -86,7 +86,7 @@ impl Other {
         Other { child, voice }
     }
 
-    /// What the process says next.
+    /// Waits for the next message of the process.
     pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         while self.voice.read_line(&mut line).unwrap() > 0 {
@@ -141,7 +141,7 @@ pub(crate) fn say(word: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Which process of a test this is: `None` in the one that the test runner started.
+/// Returns the role of this process in a test: `None` in the one that the test runner started.
 #[allow(dead_code, reason = "not every test has several processes")]
 pub(crate) fn role() -> Option<String> {
     std::env::var(INSIDE).ok()
@@ -254,7 +254,7 @@ impl Gate {
         gate
     }
 
-    /// What is asked of the stream from now on waits.
+    /// Makes later requests to the stream wait.
     pub(crate) fn hold(&self, stream: u64) {
         ok!(cuStreamWaitValue32_v2, stream => u64, self.0 => u64, 1 => u32, 1 => u32);
     }
@@ -264,7 +264,7 @@ impl Gate {
         self.set(1);
     }
 
-    /// What is held from now on waits again.
+    /// Makes requests that are held from now on wait again.
     pub(crate) fn close(&self) {
         self.set(0);
     }

@@ -15,7 +15,7 @@ const SM: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE`.
 const APART: u32 = 1;
 const CLUSTERS: u32 = 2;
-/// What we write into the driver's own room of a resource.
+/// Mark that we write into the driver's own room of a resource.
 const MAGIC: u32 = u32::from_le_bytes(*b"part");
 
 /// `CUdevResource`: 92 bytes in it are the driver's own.

@@ -1,6 +1,6 @@
-//! `cuDeviceGetAttribute`: what a card is and can do, one number at a time. What depends on
-//! the product comes from [`Product`], as in the NVML twin; the rest is the same for every
-//! card of CUDA's, or says what this driver can do.
+//! `cuDeviceGetAttribute`: the properties of a card, one number at a time. Numbers that depend on
+//! the product come from [`Product`], as in the NVML twin. The rest is the same for every CUDA
+//! card, or describes this driver.
 
 use sublet_driver_api::cuda as c;
 use sublet_driver_api::cuda::CUdevice_attribute;
@@ -9,7 +9,7 @@ use crate::driver::result::{Answer, Code};
 use crate::machine::CardInfo;
 use crate::product::Product;
 
-/// What a card or a driver may lack, and the fake has.
+/// Features that a card or a driver may lack, and the fake has.
 const ABLE: [CUdevice_attribute; 29] = [
     c::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP,
     c::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
@@ -61,7 +61,7 @@ pub(crate) fn attribute_of(card: &CardInfo, attribute: u32) -> Answer<i32> {
         .ok_or(Code::INVALID_VALUE)
 }
 
-/// Where the card is, and which product PCI knows it as.
+/// Returns the card's place on the bus, and its product's number on PCI.
 fn of_pci_address(card: &CardInfo, product: &Product, asked: CUdevice_attribute) -> Option<i32> {
     let address = card.pci_address;
     Some(match asked {
@@ -75,7 +75,7 @@ fn of_pci_address(card: &CardInfo, product: &Product, asked: CUdevice_attribute)
     })
 }
 
-/// What the product is like.
+/// Returns a property of the product.
 fn of_product(product: &Product, asked: CUdevice_attribute) -> Option<i32> {
     let core = product.multiprocessor();
     let since = |capability: (i32, i32), value: u32| {
@@ -112,7 +112,7 @@ fn of_product(product: &Product, asked: CUdevice_attribute) -> Option<i32> {
     Some(value.cast_signed())
 }
 
-/// What every card has had for many years, and how ours are set.
+/// Returns properties that every card has had for many years, and settings of our cards.
 fn of_every_card(asked: CUdevice_attribute) -> Option<i32> {
     Some(match asked {
         c::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -139,7 +139,8 @@ fn of_every_card(asked: CUdevice_attribute) -> Option<i32> {
     })
 }
 
-/// How large textures and surfaces can be. There are none here, but programs print it.
+/// Returns the size limits of textures and surfaces. There are none here, but programs print the
+/// limits.
 fn of_texture(asked: CUdevice_attribute) -> Option<i32> {
     Some(match asked.0 {
         21 | 22 => 131_072,

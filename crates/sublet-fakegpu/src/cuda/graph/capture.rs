@@ -9,8 +9,8 @@ use crate::driver::graph::capture::{Mode, exchange_mode};
 use crate::driver::result::Code;
 
 thread_local! {
-    /// What `cuStreamGetCaptureInfo` showed this thread last; the program may read it
-    /// until the next call.
+    /// The last result of `cuStreamGetCaptureInfo` in this thread; the program may read it until
+    /// the next call.
     static SHOWN: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -165,9 +165,9 @@ functions! {
     }
 }
 
-/// What a node does, as a program says it in one struct.
+/// The action of a node, as a program passes it in one struct.
 trait Given: Words + Copy {
-    /// What it is that the driver does.
+    /// Returns the driver's action.
     fn action(&self, session: &mut Session) -> Answer<Action>;
 }
 
@@ -219,7 +219,7 @@ impl Given for CUDA_HOST_NODE_PARAMS_v1 {
     }
 }
 
-/// Where a node is added, and where its handle goes.
+/// Place for a node, and for its handle.
 #[derive(Clone, Copy)]
 struct Spot {
     node: Out<Handle>,
@@ -365,7 +365,7 @@ fn change_step(exec: Handle, node: Handle, params: &impl Given) -> Answer {
     session.set_step(exec, node, Some(action), None)
 }
 
-/// What a node was given.
+/// Returns the parameters that a node was given.
 fn tell<T: Words + Copy>(node: Handle, params: Out<T>) -> Answer {
     let session = Session::open()?;
     params.put(recall(&session, node)?)

@@ -1,4 +1,4 @@
-//! What a node was given, kept as words, so that it can be told again.
+//! Parameters that a node was given, kept as words, so that they can be returned again.
 
 use std::ffi::c_void;
 
@@ -13,7 +13,7 @@ use crate::cuda::arguments::{Arguments, In};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
 
-/// Keeps what a node was given. Of a kernel also the values of its arguments, because the
+/// Keeps the parameters of a node. For a kernel also the values of its arguments, because the
 /// program's own may be gone when it asks.
 pub(crate) fn remember<T: Copy + Words>(session: &mut Session, node: Handle, params: &T) -> Answer {
     let mut words = In::of(params).cast::<u64>().list(size_of::<T>() / 8)?;
@@ -75,7 +75,7 @@ impl Words for CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
     const KIND: u32 = 10;
 }
 
-/// What a node was given, if it is of the kind that is given that.
+/// Returns the parameters of a node, if it is of their kind.
 pub(crate) fn recall<T: Copy + Words>(session: &Session, node: Handle) -> Answer<T> {
     let node = session.node(node)?;
     if node.content.kind() != T::KIND || node.given.len() * 8 < size_of::<T>() {
@@ -84,7 +84,7 @@ pub(crate) fn recall<T: Copy + Words>(session: &Session, node: Handle) -> Answer
     In::at(node.given.as_ptr() as u64).get()
 }
 
-/// What a kernel was given, with addresses of arguments that we keep.
+/// Returns the parameters of a kernel, with addresses of arguments that we keep.
 pub(crate) fn kernel_params(
     session: &mut Session,
     node: Handle,

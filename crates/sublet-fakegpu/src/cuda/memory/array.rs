@@ -175,7 +175,7 @@ fn sparse(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) -> Answe
     })
 }
 
-/// What an array, its tiles and the memory for them are in a description.
+/// The array, its tiles and the memory for them, from a description.
 type Change = (Id, Vec<Tile>, Option<Id>);
 
 fn tiles(session: &Session, one: &CUarrayMapInfo_v1) -> Answer<Change> {

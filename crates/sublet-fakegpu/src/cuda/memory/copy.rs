@@ -143,7 +143,7 @@ enum End {
 }
 
 impl End {
-    /// Where it is; refused if `size` bytes of it are not there.
+    /// Returns its place; refused if `size` bytes of it are not there.
     fn place(&self, driver: &Driver, size: u64, in_graph: bool) -> Answer<Place> {
         let is_accessible = |address| may_use(driver, address, size, in_graph);
         match self {

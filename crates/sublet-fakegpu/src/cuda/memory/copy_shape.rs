@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::work::{Move, Place, Source};
 
-/// What a description of a copy means; nothing if it is of no bytes.
+/// Returns the copy that a description means; nothing if the copy has no bytes.
 pub(crate) fn plan(
     driver: &Driver,
     given: &CUDA_MEMCPY3D_v2,
@@ -70,7 +70,7 @@ pub(crate) struct Side {
     pub(crate) in_graph: bool,
 }
 
-/// Where a side begins; refused if its box is not all there.
+/// Returns the start of a side; refused if its box is not all there.
 pub(crate) fn side(driver: &Driver, side: &Side) -> Answer<Place> {
     let [x, y, z] = side.at.map(|coordinate| coordinate as u64);
     let [width, height, depth] = side.extent;

@@ -56,7 +56,7 @@ fn set(to: u64, shape: [u64; 5], stream: Handle, per_thread: bool, is_async: boo
     }
 }
 
-/// What filling a box means; nothing if it is of no bytes.
+/// Returns the work of filling a box; nothing if the box has no bytes.
 pub(crate) fn pattern(
     driver: &Driver,
     to: u64,

@@ -1,4 +1,4 @@
-//! What the driver knows of an address.
+//! The driver's knowledge of an address.
 
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::functions;
@@ -108,7 +108,7 @@ fn tell(driver: &Driver, range: &Range, attribute: u32, address: u64, value: Out
     }
 }
 
-/// What is told of an address that nothing is known of.
+/// Answers for an unknown address.
 fn nothing(attribute: u32, value: Out<u64>) -> Answer {
     match attribute {
         2 | 6 | 16 => value.cast::<u32>().put(0),

@@ -209,8 +209,8 @@ fn potential(grid: Out<i32>, block: Out<i32>, function: Handle, limit: i32) -> A
     block.put(size)
 }
 
-/// How many blocks of a size fit on a multiprocessor by their threads, which come in warps
-/// of 32, and by their number.
+/// Returns the number of blocks of a size that fit on a multiprocessor. Their threads, which come
+/// in warps of 32, and their number limit it.
 fn blocks_of(core: &Multiprocessor, size: i32) -> i32 {
     let warps = size.cast_unsigned().div_ceil(32).max(1);
     (core.n_threads / 32 / warps)

@@ -52,7 +52,7 @@ fn launch(
     session.issue(stream, Action::Kernel(kernel)).map(drop)
 }
 
-/// What a launch means, if it is possible.
+/// Returns the work of a launch, if it is possible.
 pub(crate) fn plan(
     session: &mut Session,
     function: Handle,

@@ -24,16 +24,16 @@ const DEFAULT_STREAM: u32 = 1;
 pub(crate) struct Part {
     /// `CUdevice`.
     pub(crate) device: i32,
-    /// How many multiprocessors.
+    /// Number of multiprocessors.
     pub(crate) n_multiprocessors: u32,
-    /// The split that it came from; 0 for what was not split.
+    /// The split that it came from; 0 if it was not split off.
     pub(crate) split: u32,
 }
 
 /// A green context.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Green {
-    /// What it is as an ordinary context.
+    /// Its ordinary context.
     pub(crate) context: Id,
     /// Its multiprocessors.
     pub(crate) part: Part,
@@ -43,7 +43,7 @@ pub(crate) struct Green {
 #[derive(Debug, Default)]
 pub(crate) struct Greens {
     by_id: BTreeMap<Id, Green>,
-    /// What `cuDevResourceGenerateDesc` put together.
+    /// Parts that `cuDevResourceGenerateDesc` put together.
     descriptions: HashMap<Id, Part>,
     /// Streams of green contexts that are gone.
     lost_streams: BTreeSet<Id>,
@@ -77,7 +77,7 @@ impl Driver {
         })
     }
 
-    /// What a device's multiprocessors are like.
+    /// Returns the properties of a device's multiprocessors.
     pub(crate) fn core_of(&self, device: i32) -> Answer<Multiprocessor> {
         Ok(self.product(self.card_of(device)?).multiprocessor())
     }

@@ -12,7 +12,7 @@ use crate::driver::stream::queue::Id;
 use crate::driver::stream::work::Action;
 
 impl Driver {
-    /// Where an allocation would be that comes after other nodes of a graph.
+    /// Returns the address of an allocation that comes after other nodes of a graph.
     pub(crate) fn place_in_graph(
         &mut self,
         graph: Id,

@@ -12,7 +12,7 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
 use crate::driver::stream::work::Action;
 
-/// How strict a capture is: `CUstreamCaptureMode`.
+/// Strictness of a capture: `CUstreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// No thread may do what is unsafe.
@@ -47,7 +47,7 @@ pub(crate) fn exchange_mode(mode: Mode) -> Mode {
 /// A capture.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// What is being recorded.
+    /// The graph that is being recorded.
     pub(crate) graph: Id,
     /// The stream where it began.
     pub(crate) origin: Id,
@@ -64,7 +64,7 @@ pub(crate) struct Capture {
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     by_id: BTreeMap<Id, Capture>,
-    /// Of each stream that takes part, its capture and the nodes that are last in it.
+    /// By stream that takes part: its capture, and the nodes that are last in the stream.
     streams: HashMap<Id, (Id, Vec<Id>)>,
 }
 

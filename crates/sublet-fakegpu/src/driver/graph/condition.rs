@@ -10,8 +10,8 @@ use crate::driver::stream::queue::{Id, Lane};
 use crate::driver::stream::work::{Action, Work};
 use crate::driver::{Driver, Session};
 
-/// What looking at a condition takes of the card's time, in nanoseconds. It is not 0, so
-/// that a loop which never ends does not keep everybody else from the driver.
+/// Card time that one look at a condition takes, in nanoseconds. It is not 0, so that an endless
+/// loop does not keep everybody else from the driver.
 const LOOK: u64 = 1000;
 
 /// A value that decides, by its handle.
@@ -19,7 +19,7 @@ const LOOK: u64 = 1000;
 pub(crate) struct Condition {
     /// The graph that it was made for.
     pub(crate) graph: Id,
-    /// What it is set to at each launch, if it is.
+    /// Value that each launch sets, if there is one.
     default: Option<u32>,
     value: u32,
     /// The node that it decides on; 0 before there is one.
@@ -28,7 +28,7 @@ pub(crate) struct Condition {
     is_instantiated: bool,
 }
 
-/// How the value decides.
+/// Effect of the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Branching {
     /// The first body once if it is not 0, else the second one if there is one.
@@ -42,11 +42,11 @@ pub(crate) enum Branching {
 /// A conditional node.
 #[derive(Debug, Clone)]
 pub(crate) struct Conditional {
-    /// What decides.
+    /// The value that decides.
     pub(crate) condition: Id,
-    /// How it does.
+    /// Its effect.
     pub(crate) branching: Branching,
-    /// What is decided on: graphs that belong to the node.
+    /// The graphs that it decides on; they belong to the node.
     pub(crate) bodies: Vec<Id>,
 }
 
@@ -237,7 +237,7 @@ impl Driver {
         condition.map(|condition| condition.value = value).is_some()
     }
 
-    /// What a branch is in a queue.
+    /// Returns a branch's entry in a queue.
     pub(crate) fn work_of_branch(branch: Box<Branch>) -> (Lane, u64, Work) {
         (Lane::Compute, LOOK, Work::Branch(branch))
     }

@@ -1,6 +1,5 @@
-//! What is made of a graph so that it can be launched, and the launch. The nodes go into
-//! the stream one after the other, in an order that theirs allows; a card runs one kernel
-//! at a time anyway.
+//! The executable form of a graph, and its launch. The nodes go into the stream one after the
+//! other, in an order that theirs allows; a card runs one kernel at a time anyway.
 
 use crate::driver::graph::Content;
 use crate::driver::result::{Answer, Code};
@@ -19,7 +18,7 @@ pub(crate) struct Exec {
     steps: Vec<Step>,
     /// Memory that its nodes allocate.
     memory: Vec<u64>,
-    /// What its conditional nodes look at.
+    /// Values that decide its conditional nodes.
     conditions: Vec<Id>,
 }
 
@@ -184,7 +183,7 @@ impl Driver {
         step.map(|step| step.is_enabled).ok_or(Code::INVALID_VALUE)
     }
 
-    /// What can be launched, by its handle.
+    /// Returns an executable graph by its handle.
     pub(crate) fn exec(&self, id: Id) -> Answer<&Exec> {
         self.graphs.execs.get(&id).ok_or(Code::INVALID_VALUE)
     }

@@ -1,6 +1,6 @@
-//! Addresses and bytes. What the fake calls device memory is memory of this process:
-//! reserved without cost, backed by the system when it is touched, and not inherited by
-//! children, as the memory of a card is not. The unsafe calls for that are here.
+//! Addresses and bytes. The fake's device memory is memory of this process: reserved without cost,
+//! backed by the system when it is touched, and not inherited by children, just as a card's memory
+//! is not. The unsafe calls for that are here.
 
 use std::fs::File;
 use std::io;

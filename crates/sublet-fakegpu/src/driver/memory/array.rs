@@ -16,10 +16,10 @@ pub(crate) const CUBEMAP: u32 = 4;
 pub(crate) const SPARSE: u32 = 0x40;
 /// `CUDA_ARRAY3D_DEFERRED_MAPPING`: its memory is mapped in one piece.
 pub(crate) const DEFERRED: u32 = 0x80;
-/// What a tile of a sparse array takes: 64 KiB, on all cards so far.
+/// Size of a tile of a sparse array: 64 KiB, on all cards so far.
 pub(crate) const TILE: u64 = 64 << 10;
 
-/// What an array looks like.
+/// Shape of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Elements of a row.
@@ -39,7 +39,7 @@ pub(crate) struct Shape {
 /// An array, or all levels of a mipmapped one.
 #[derive(Debug, Clone)]
 pub(crate) struct Array {
-    /// What it looks like.
+    /// Its shape.
     pub(crate) shape: Shape,
     /// Its context.
     pub(crate) context: Id,
@@ -53,7 +53,7 @@ pub(crate) struct Array {
     backing: Backing,
 }
 
-/// Where the memory of an array is from.
+/// Origin of an array's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Backing {
     /// Blocks of the card.
@@ -136,7 +136,7 @@ impl Shape {
 }
 
 impl Array {
-    /// Where a box in it begins that starts at a byte of a row, a row and a plane.
+    /// Returns the start of a box that begins at a byte of a row, a row and a plane.
     pub(crate) fn place(&self, byte: u64, row: u64, plane: u64) -> Answer<Place> {
         let pitch = self.shape.row()?;
         let plane_size = pitch * self.shape.height.max(1);

@@ -1,6 +1,5 @@
-//! Who has which part of a chunk of memory. Small allocations share a chunk, as they do
-//! in a driver: the card gives whole chunks, programs count bytes. Pure: addresses are
-//! numbers here.
+//! Owners of the parts of a chunk of memory. Small allocations share a chunk, as they do in a
+//! driver: the card gives whole chunks, programs count bytes. Pure: addresses are numbers here.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +80,7 @@ impl Heap {
         Some((start, size))
     }
 
-    /// How many chunks are empty.
+    /// Returns the number of empty chunks.
     #[must_use]
     pub(crate) fn n_empty(&self) -> u64 {
         let empty = self.chunks.values().filter(|chunk| chunk.n_live == 0);

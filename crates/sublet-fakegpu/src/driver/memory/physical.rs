@@ -19,7 +19,7 @@ pub(crate) struct Physical {
     pub(crate) size: u64,
     /// The card it is of; `None` for memory of the host.
     pub(crate) card: Option<usize>,
-    /// What `cuMemCreate` was given, to be told again.
+    /// Properties that `cuMemCreate` was given, to be returned again.
     pub(crate) properties: Properties,
     /// Handles that the program has.
     pub(crate) n_handles: u32,

@@ -24,7 +24,7 @@ pub(crate) struct Pool {
     pub(crate) card: Option<usize>,
     /// The most it may take; 0 for no limit.
     pub(crate) limit: u64,
-    /// What it keeps of memory that nobody uses.
+    /// Amount of unused memory that it keeps.
     pub(crate) threshold: u64,
     /// The three switches of reuse, as they were set.
     pub(crate) reuse: [u32; 3],
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
     pub(crate) reserved: (u64, u64),
     /// `CUmemAllocationHandleType`.
     pub(crate) handle_types: u32,
-    /// What it has in common with other processes.
+    /// Its state that other processes share.
     pub(crate) shared: Option<SharedPool>,
     pub(crate) heap: Heap,
 }
@@ -44,11 +44,11 @@ pub(crate) struct Pool {
 pub(crate) struct Pools {
     /// By handle.
     pub(crate) by_id: HashMap<Id, Pool>,
-    /// Of each visible device, the pool it has from the start.
+    /// The initial pool of each visible device.
     pub(crate) default: Vec<Id>,
-    /// Of each visible device, the pool that `cuMemAllocAsync` takes from.
+    /// By visible device, the pool that `cuMemAllocAsync` takes from.
     pub(crate) current: Vec<Id>,
-    /// Of each visible device, the pool of its graphs.
+    /// By visible device, the pool of its graphs.
     pub(crate) graph: Vec<Id>,
     /// Sizes of the memory of graphs by address.
     graph_sizes: BTreeMap<u64, (usize, u64)>,

@@ -1,12 +1,12 @@
-//! What is at an address: every range of memory that the driver knows, of the card or of
-//! the program, by its start. Pure: addresses are numbers here.
+//! Memory by address: every range of memory that the driver knows, of the card or of the program,
+//! by its start. Pure: addresses are numbers here.
 
 use std::collections::BTreeMap;
 
 use crate::driver::sharing::external::Part;
 use crate::driver::stream::queue::Id;
 
-/// What kind of memory a range is.
+/// Kind of a range's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `cuMemAlloc`.
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     },
     /// Memory of another driver.
     External {
-        /// Which part of it.
+        /// The part.
         part: Part,
     },
     /// The variables of a module.
@@ -73,7 +73,7 @@ pub(crate) struct Range {
     pub(crate) context: Id,
     /// A number that no other range ever has.
     pub(crate) number: u64,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
 }
 

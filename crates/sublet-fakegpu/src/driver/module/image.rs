@@ -1,5 +1,5 @@
-//! What the fake reads in the code that a program loads. It runs no code: a kernel has a
-//! duration and an effect, which comments in its PTX tell.
+//! Reads the code that a program loads. None of it is run: a kernel has a duration and an effect,
+//! which comments in its PTX give.
 //!
 //! ```text
 //! // fake NAME: us=150                                 takes 150 µs (or `us=arg0`)
@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-/// How long a kernel takes that nobody said anything about, in microseconds.
+/// Duration of a kernel without a stated duration, in microseconds.
 pub(crate) const MICROS: u64 = 20;
 
 /// Loaded code.
@@ -33,11 +33,11 @@ pub(crate) struct Image {
 pub(crate) struct Kernel {
     /// Offset and size of each parameter.
     pub(crate) params: Vec<(u64, u64)>,
-    /// How long it takes, in microseconds; [`MICROS`] if nothing is said.
+    /// Its duration, in microseconds; [`MICROS`] if none is given.
     pub(crate) micros: Option<Amount>,
     /// Does it wait for a peer?
     pub(crate) meets: bool,
-    /// What it does.
+    /// Its effects.
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Amount {
     Argument(usize),
 }
 
-/// What a kernel does at its end.
+/// Effect of a kernel at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Something to `count` words at `to`.
@@ -59,9 +59,9 @@ pub(crate) enum Effect {
         adds: bool,
         /// The first word.
         to: Amount,
-        /// How many.
+        /// Number of words.
         count: Amount,
-        /// What.
+        /// The value.
         value: Amount,
     },
     /// Sets a condition of a graph.
@@ -75,7 +75,7 @@ pub(crate) enum Effect {
     ConditionFrom {
         /// Which.
         condition: Amount,
-        /// Where the word is.
+        /// Address of the word.
         from: Amount,
     },
 }

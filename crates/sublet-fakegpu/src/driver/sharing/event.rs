@@ -24,14 +24,14 @@ use crate::machine::{FakeMachine, now};
 const MAGIC: u64 = u64::from_le_bytes(*b"subletev");
 /// Records that can be on their way at the same time; more wait for each other's place.
 const RECORDS: usize = 64;
-/// How often a waiting process checks that the recording process is alive, in nanoseconds.
+/// Interval at which a waiting process checks that the recording process is alive, in nanoseconds.
 const LOOK: u64 = 10_000_000;
 
-/// What all processes see of an event.
+/// Part of an event that all processes see.
 #[repr(C)]
 struct Page {
     magic: AtomicU64,
-    /// How often it was recorded.
+    /// Number of times that it was recorded.
     n_records: AtomicU64,
     records: [Record; RECORDS],
 }
@@ -70,7 +70,7 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-/// What `CUipcEventHandle` holds: which file.
+/// Content of a `CUipcEventHandle`: the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventHandle {
     slot: u32,
@@ -265,7 +265,7 @@ fn handle(driver: &Driver, number: u64) -> EventHandle {
     }
 }
 
-/// Who this process is to the others.
+/// Returns this process's identity for other processes.
 fn own(driver: &Driver) -> (u32, u32) {
     let slot = u32::try_from(driver.registration.index()).unwrap_or(u32::MAX);
     (slot, driver.registration.generation())

@@ -26,15 +26,15 @@ pub(crate) struct Externals {
     imports: HashMap<Id, Import>,
 }
 
-/// Which memory it is: a file, by its device and number, on a card.
+/// Identity of the memory: a file, by its device and number, on a card.
 type Source = (u64, u64, usize);
 
 #[derive(Debug)]
 struct Memory {
     file: File,
-    /// What the card is charged with.
+    /// Bytes charged to the card.
     bytes: u64,
-    /// Imports, and what was got from them.
+    /// Number of imports, and of the objects made from them.
     n_users: usize,
 }
 
@@ -89,7 +89,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// An import is over. What was got from it stays.
+    /// Ends an import. Objects that were made from it stay.
     pub(crate) fn drop_external(&mut self, id: Id) -> Answer {
         let import = self.memory.externals.imports.remove(&id);
         let import = import.ok_or(Code::INVALID_HANDLE)?;

@@ -20,15 +20,15 @@ use crate::driver::stream::queue::Id;
 /// The first bytes of what we hand out.
 const MAGIC: u64 = u64::from_le_bytes(*b"subletpo");
 
-/// What a pool has in common with other processes.
+/// Part of a pool that other processes share.
 #[derive(Debug)]
 pub(crate) struct SharedPool {
     file: Arc<File>,
-    /// Which pool of which process it is.
+    /// Name of the pool, with its process.
     name: Name,
-    /// How much of the file was ever used; its first block says what it is.
+    /// Bytes of the file that were ever used. The file's first block describes it.
     end: u64,
-    /// Where in the file each chunk of the pool is.
+    /// Place of each chunk of the pool in the file.
     chunks: BTreeMap<u64, u64>,
     is_imported: bool,
 }
@@ -40,7 +40,7 @@ struct Name {
     number: u64,
 }
 
-/// What `CUmemPoolPtrExportData` holds: of which pool, and where in its file.
+/// Content of a `CUmemPoolPtrExportData`: a pool, and a place in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PointerData {
     pool: Name,
@@ -176,7 +176,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// What another process needs, beside the pool, to import an allocation of it.
+    /// Returns the data that another process needs, beside the pool, to import an allocation of it.
     pub(crate) fn export_pool_pointer(&mut self, address: u64) -> Answer<PointerData> {
         let range = self.memory.ranges.starting(address);
         let range = range.ok_or(Code::INVALID_VALUE)?;

@@ -1,11 +1,11 @@
-//! What stays when it is given back, because something else still holds it: a descriptor of
-//! it that is open, in whatever process, a multicast object that it is bound to, a sparse
-//! array that it is mapped into.
+//! Memory that stays when it is given back, because something else still holds it: an open
+//! descriptor of it, in any process, a multicast object that it is bound to, or a sparse array that
+//! it is mapped into.
 //!
-//! A driver is not told when a descriptor is closed. So each that is handed out is of an open file of
-//! its own, which has a lock on a byte of the file for as long as any copy of the descriptor
-//! is open; each call of the driver looks whether it is still there. When the process ends,
-//! what others still hold is no longer counted: a limit of the fake.
+//! A driver is not told when a descriptor is closed. So each descriptor is handed out as an open
+//! file of its own. That file has a lock on one byte as long as any copy of the descriptor is open,
+//! and each call of the driver checks whether the lock is still there. When the process ends,
+//! memory that others still hold is no longer counted: a limit of the fake.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::driver::{Driver, Session};
 /// The byte that is locked: above all that anybody else would lock.
 const BYTE: i64 = (1 << 62) + 1;
 
-/// What others hold of this process.
+/// Memory of this process that others hold.
 #[derive(Debug, Default)]
 pub(crate) struct Outliving {
     open: Vec<Open>,

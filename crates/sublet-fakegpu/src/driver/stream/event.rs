@@ -17,17 +17,17 @@ pub(crate) const INTERPROCESS: u32 = 4;
 /// An event.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Where it was made; not a green context, but the one that it is a part of.
+    /// Context in which it was made: never a green context, but the one that it is a part of.
     pub(crate) context: Id,
     /// As it was made.
     pub(crate) flags: u32,
-    /// Where it was recorded last.
+    /// Place of its last recording.
     pub(crate) mark: Option<Arc<Mark>>,
     /// The capture in which it was recorded last, and the nodes it stands for there.
     pub(crate) captured: Option<(Id, Vec<Id>)>,
-    /// What other processes know it by; 0 if they do not.
+    /// Its number for other processes; 0 if they do not know it.
     pub(crate) number: u64,
-    /// What it has in common with other processes.
+    /// Its state that other processes share.
     pub(crate) shared: Option<Arc<SharedEvent>>,
 }
 
@@ -41,7 +41,7 @@ impl Event {
         mark
     }
 
-    /// Where it was recorded last, here or in another process.
+    /// Returns the place of its last recording, here or in another process.
     #[must_use]
     pub(crate) fn latest(&self) -> Option<Arc<Mark>> {
         match &self.shared {

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// Names a stream, a context or anything else that programs hold a handle of.
 pub(crate) type Id = u64;
 
-/// Who does a piece of work.
+/// Worker that does a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Takes no time; whoever holds the lock does it.
+    /// Takes no time; the thread that holds the lock does it.
     Instant,
     /// The card's kernels.
     Compute,
@@ -30,11 +30,11 @@ pub(crate) struct Op<W> {
     pub(crate) seq: u64,
     /// When it was asked for.
     pub(crate) asked: u64,
-    /// Who does it.
+    /// The worker that does it.
     pub(crate) lane: Lane,
-    /// How long it has the card, as far as that is known.
+    /// Time for which it has the card, as far as known.
     pub(crate) nanos: u64,
-    /// What it is.
+    /// The work.
     pub(crate) work: W,
 }
 
@@ -128,7 +128,7 @@ impl<W> Queues<W> {
         self.streams.iter().map(|(id, stream)| (*id, stream))
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     #[must_use]
     pub(crate) fn n_streams(&self) -> usize {
         self.streams.len()
@@ -188,9 +188,9 @@ impl<W> Queues<W> {
         (!blocked).then_some(op)
     }
 
-    /// The stream whose work this lane of a card does next, among those that `open` lets
-    /// pass: priority first, then the order in which it was asked for. What comes of a
-    /// branch is asked for when the branch is decided, so no loop keeps others waiting.
+    /// Returns the stream whose work this lane of a card does next, among those that `open` lets
+    /// pass: priority first, then the order of requests. Work of a branch counts as requested when
+    /// the branch is decided, so no loop keeps others waiting.
     pub(crate) fn pick(&self, card: usize, lane: Lane, open: impl Fn(&W) -> bool) -> Option<Id> {
         self.streams
             .iter()
@@ -255,7 +255,7 @@ impl<W> Queues<W> {
         self.n_ops
     }
 
-    /// What a card has to do, in nanoseconds, as far as it is known.
+    /// Returns the pending work of a card, in nanoseconds, as far as known.
     #[must_use]
     pub(crate) fn pending(&self, card: usize) -> u64 {
         let streams = self.streams.values().filter(|stream| stream.card == card);

@@ -1,6 +1,6 @@
-//! What streams hold, and how it gets there. An [`Action`] is what a program asked for;
-//! it becomes work in a queue, or a node of a graph if the stream is being captured, and
-//! a graph that is launched becomes work again by the same way.
+//! Content of streams, and how it gets there. An [`Action`] is a program's request. It becomes work
+//! in a queue, or a node of a graph if the stream is being captured. A graph that is launched
+//! becomes work again in the same way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::machine::now;
 pub(crate) struct Mark {
     /// 0 until everything before it is finished, then the time of that.
     time: AtomicU64,
-    /// Where other processes see it.
+    /// Place where other processes see it.
     ticket: Option<Ticket>,
 }
 
@@ -74,49 +74,49 @@ pub(crate) enum Work {
 /// A kernel as the fake knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kernel {
-    /// Where it was launched.
+    /// Context of its launch.
     pub(crate) context: Id,
-    /// How long it has the card.
+    /// Time for which it has the card.
     pub(crate) nanos: u64,
     /// A hash of its name if it ends only when its peer on another card has started.
     pub(crate) rendezvous: u64,
-    /// What it does to memory at its end.
+    /// Its effects on memory at its end.
     pub(crate) effects: Vec<Effect>,
 }
 
-/// What a kernel does to memory.
+/// Effect of a kernel on memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Writes `value` to each of `count` words.
     Fill {
         /// The first word.
         to: u64,
-        /// How many.
+        /// Number of words.
         count: u64,
-        /// What.
+        /// The value.
         value: u32,
     },
     /// Adds `value` to each of `count` words.
     Add {
         /// The first word.
         to: u64,
-        /// How many.
+        /// Number of words.
         count: u64,
-        /// What.
+        /// The value.
         value: u32,
     },
     /// Sets a condition to a value.
     Condition {
         /// Which.
         condition: Id,
-        /// What to.
+        /// Its new value.
         value: u32,
     },
     /// Sets a condition to a word of memory.
     ConditionFrom {
         /// Which.
         condition: Id,
-        /// Where the word is.
+        /// Address of the word.
         from: u64,
     },
 }
@@ -124,9 +124,9 @@ pub(crate) enum Effect {
 /// Bytes that move: a box of rows, from one pitched place to another, or a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
-    /// Where to.
+    /// Destination.
     pub(crate) to: Place,
-    /// Where from.
+    /// Source.
     pub(crate) from: Source,
     /// Bytes of a row.
     pub(crate) width: u64,
@@ -147,7 +147,7 @@ pub(crate) struct Place {
     pub(crate) plane: u64,
 }
 
-/// Where bytes come from.
+/// Source of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Memory.
@@ -159,19 +159,19 @@ pub(crate) enum Source {
         /// Its value.
         value: u32,
     },
-    /// What was in the program's memory when it asked: pageable memory may be changed
-    /// as soon as an asynchronous call returns.
+    /// Copy of the program's memory at the time of the request: pageable memory may be changed as
+    /// soon as an asynchronous call returns.
     Bytes(Arc<[u8]>),
 }
 
 /// A condition on a word of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Where it is.
+    /// Its address.
     pub(crate) address: u64,
-    /// What it is compared with.
+    /// Value that it is compared with.
     pub(crate) value: u64,
-    /// How: `CUstreamWaitValue_flags`.
+    /// Kind of comparison: `CUstreamWaitValue_flags`.
     pub(crate) flags: u32,
     /// 4 or 8 bytes.
     pub(crate) width: u64,
@@ -186,7 +186,7 @@ pub(crate) struct Callback {
     pub(crate) data: u64,
 }
 
-/// What a program asked a stream to do.
+/// A program's request to a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Run a kernel.

@@ -13,10 +13,10 @@ use crate::driver::stream::work::{Effect, Kernel, Work};
 use crate::driver::{Driver, SHARED, lock};
 use crate::machine::{Registration, Rendezvous, Slice, now, sleep_until};
 
-/// How long a kernel that waits for another card has its own before it looks again.
+/// Time for which a kernel that waits for another card keeps its own before it looks again.
 const LOOK: u64 = 100_000;
 
-/// Which threads there are.
+/// The threads that were started.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
     threads: BTreeSet<(usize, u8)>,
@@ -98,7 +98,7 @@ impl Driver {
     }
 }
 
-/// What a thread does until the process ends.
+/// Main loop of a thread until the process ends.
 fn work(card: usize, lane: Lane) {
     prepare_thread();
     let mut time: Option<CardTime> = None;
