@@ -18,8 +18,8 @@ use crate::packing::Packing;
 use crate::units::{DeviceIndex, Units, Uuid};
 use crate::versioned::AnyControl;
 
-/// What a tenant may have, as its processes see it. This is version 1, which later versions
-/// begin with; [`AnyControl`] opens them all.
+/// A tenant's limits, as its processes see them. This is version 1, which later versions begin
+/// with; [`AnyControl`] opens pages of every version.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ControlPage {
@@ -75,7 +75,7 @@ impl ControlPage {
         self.tenant.load(Ordering::Relaxed)
     }
 
-    /// Which incarnation of the arbiter made this page. Never 0.
+    /// Returns the arbiter's incarnation that made this page. Never 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
@@ -88,8 +88,8 @@ impl ControlPage {
         self.heartbeat_ms.load(Ordering::Relaxed)
     }
 
-    /// What processes do without an arbiter. A number from a later version is read as
-    /// strict, which gives nothing away.
+    /// Returns the behaviour of processes without an arbiter. A number from a later version is read
+    /// as strict, which gives nothing away.
     #[must_use]
     pub fn mode(&self) -> Mode {
         Mode::of_number(self.mode.load(Ordering::Relaxed)).unwrap_or(Mode::Strict)
@@ -114,7 +114,7 @@ impl ControlPage {
         &self.devices[device.place()]
     }
 
-    /// Where the device with that UUID is; `None` for one the tenant does not have.
+    /// Returns the place of the device with that UUID; `None` if the tenant does not have it.
     #[must_use]
     pub fn find(&self, uuid: &Uuid) -> Option<DeviceIndex> {
         self.devices()
@@ -159,15 +159,15 @@ impl ControlDevice {
         Units::allowed_by(self.limit_bytes())
     }
 
-    /// What a process's context costs on this card, in bytes, as the arbiter measured it with
-    /// a process of its own; 0 where it could not. It is reserved before a context is made.
+    /// Returns the cost of a process's context on this card, in bytes. The arbiter measured it with
+    /// a process of its own; 0 if it could not. The amount is reserved before a context is made.
     #[must_use]
     pub fn context_bytes(&self) -> u64 {
         self.context_bytes.load(Ordering::Relaxed)
     }
 
-    /// How the driver packs memory on this card: as the arbiter found out, or as drivers are
-    /// known to.
+    /// Returns the driver's packing of memory on this card: as the arbiter measured it, or as
+    /// drivers are known to pack.
     #[must_use]
     pub fn packing(&self) -> Packing {
         let block = self.packing_block.load(Ordering::Relaxed);
@@ -197,9 +197,9 @@ pub struct DeviceTerms {
     pub capacity_bytes: u64,
     /// The tenant's limit in bytes.
     pub limit_bytes: u64,
-    /// What a context is expected to cost, in bytes.
+    /// Expected cost of a context, in bytes.
     pub context_bytes: u64,
-    /// How the driver packs memory there, where that was found out.
+    /// The driver's packing of memory there, if it was measured.
     pub packing: Option<Packing>,
 }
 
@@ -212,12 +212,12 @@ pub struct Terms<'a> {
     pub tenant: u64,
     /// This incarnation of the arbiter, not 0.
     pub epoch: u64,
-    /// What processes do without an arbiter.
+    /// Behaviour of processes without an arbiter.
     pub mode: Mode,
-    /// The devices; those after the sixteenth are left out. On a ledger that was adopted,
-    /// in the order in which the claims name them.
+    /// The devices; those after the sixteenth are left out. On a ledger that was adopted, in the
+    /// order of the claims.
     pub devices: &'a [DeviceTerms],
-    /// What the tenant may pin of the host's memory, in bytes; `None` for no limit. A page of
+    /// Limit of the host's memory that the tenant may pin, in bytes; `None` for no limit. A page of
     /// version 1 has no place for it.
     pub host_limit_bytes: Option<u64>,
     /// The time now, in milliseconds of `CLOCK_MONOTONIC`.
@@ -328,7 +328,7 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Sets the gate of all the tenant's devices: a job whose launches stop on one of them waits
-    /// for itself on the others. Who waits for the word must be woken afterwards.
+    /// for itself on the others. The caller must wake the waiters of the word afterwards.
     pub fn set_gate(&self, word: GateWord) {
         let is_closed = word.state() == GateState::Closed;
         let before = &self.page.devices[0].gate_of_before;

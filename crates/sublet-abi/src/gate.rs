@@ -1,19 +1,19 @@
-//! When a tenant's processes may launch work: one word of the control page, and what each process
-//! answers in its slot of the ledger.
+//! Permission for a tenant's processes to launch work: one word of the control page, and each
+//! process's answer in its slot of the ledger.
 //!
-//! The arbiter writes [`GateWord`] and wakes who waits for it (a futex, which works on a mapping
-//! that may only be read). A process that follows turns says so in its slot. From then on its
-//! slot tells whether it is at work and whether a thread stands at the gate, and, after a closing,
-//! the number of the turn in which nothing of it runs any more. A change that the arbiter should
-//! hear of at once is followed by a knock ([`ProcessMessage::Knock`](crate::ProcessMessage)): the
-//! page says what is so, the knock only says "look".
+//! The arbiter writes [`GateWord`] and wakes its waiters (by a futex, which works on a read-only
+//! mapping). A process that follows turns announces this in its slot. From then on its slot tells
+//! whether the process is at work and whether a thread stands at the gate. After a closing, the
+//! slot tells the number of the turn in which none of its work runs any more. A knock
+//! ([`ProcessMessage::Knock`](crate::ProcessMessage)) follows a change that the arbiter should
+//! notice at once: the page holds the state, the knock only means "look".
 //!
-//! A tenant can write its slot as it likes. What it says decides when its own turn ends; what it
-//! really does is seen by the driver's own figures.
+//! A tenant can write its slot as it likes. The slot decides when the tenant's own turn ends; the
+//! driver's own figures show the tenant's real work.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// How a tenant's gate is, with the number of its last closing.
+/// State of a tenant's gate, with the number of its last closing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GateState {
     /// Launch, and say nothing.
@@ -33,7 +33,7 @@ pub struct GateWord(u32);
 impl GateWord {
     const STATE: u32 = 0b11;
 
-    /// The word of a state. Of the turn's number 30 bits are kept.
+    /// Returns the word of a state. It keeps 30 bits of the turn's number.
     #[must_use]
     pub const fn new(state: GateState, turn: u32) -> GateWord {
         let state = match state {
@@ -45,7 +45,7 @@ impl GateWord {
         GateWord(state | turn << 2)
     }
 
-    /// What was read from a page.
+    /// Returns the word that was read from a page.
     #[must_use]
     pub const fn of_bits(bits: u32) -> GateWord {
         GateWord(bits)
@@ -57,7 +57,7 @@ impl GateWord {
         self.0
     }
 
-    /// How the gate is.
+    /// Returns the gate's state.
     #[must_use]
     pub const fn state(self) -> GateState {
         match self.0 & Self::STATE {
@@ -75,8 +75,8 @@ impl GateWord {
     }
 }
 
-/// The words of the control page. What was made before there were turns has zeros here: a free
-/// gate, and no rules.
+/// The words of the control page. A page made before turns existed has zeros here: a free gate, and
+/// no rules.
 #[repr(C)]
 #[derive(Debug)]
 pub struct GateRules {
@@ -87,20 +87,21 @@ pub struct GateRules {
 }
 
 impl GateRules {
-    /// How the gate is.
+    /// Returns the gate's word.
     #[must_use]
     pub fn word(&self) -> GateWord {
         GateWord(self.word.load(Ordering::Acquire))
     }
 
-    /// Where the word is, for a futex wait. An address, not a reference: a store to the word would
+    /// Returns the word's address, for a futex wait. It is no reference: a store to the word would
     /// kill a tenant's process.
     #[must_use]
     pub fn address(&self) -> *const u32 {
         self.word.as_ptr()
     }
 
-    /// How much of the time a process launches work while the arbiter is silent, in thousandths.
+    /// Returns the share of time in which a process launches work while the arbiter is silent, in
+    /// thousandths.
     #[must_use]
     pub fn without_arbiter(&self) -> u32 {
         match self.without_arbiter.load(Ordering::Relaxed) {
@@ -109,8 +110,8 @@ impl GateRules {
         }
     }
 
-    /// How much work a process keeps in the queues of a card while others want it, in
-    /// microseconds; `None` for no bound.
+    /// Returns the amount of work that a process keeps in the queues of a card while others want
+    /// the card, in microseconds; `None` for no bound.
     #[must_use]
     pub fn queue_us(&self) -> Option<u32> {
         let us = self.queue_us.load(Ordering::Relaxed);
@@ -128,7 +129,7 @@ impl GateRules {
     }
 }
 
-/// What a process says of its turns, in its slot of the ledger.
+/// A process's report on its turns, in its slot of the ledger.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TurnReport {
@@ -210,7 +211,7 @@ impl TurnReport {
         self.n_units.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// How many units of work the program has done.
+    /// Returns the number of units of work that the program has done.
     #[must_use]
     pub fn n_units(&self) -> u64 {
         self.n_units.load(Ordering::Relaxed)
@@ -224,7 +225,7 @@ impl TurnReport {
         }
     }
 
-    /// How many units make a mini-batch, where that is known.
+    /// Returns the number of units of a mini-batch, if known.
     #[must_use]
     pub fn units_a_batch(&self) -> Option<u32> {
         let units = self.units_a_batch.load(Ordering::Relaxed);

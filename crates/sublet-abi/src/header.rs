@@ -8,7 +8,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Which page it is.
+/// Kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
     /// The page that only the arbiter writes.
@@ -36,7 +36,7 @@ impl fmt::Display for PageKind {
     }
 }
 
-/// Why a mapping is not a page that this version can use.
+/// Reason why a mapping is not a page that this version can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageError {
     /// The address is null or not at the start of a cache line.

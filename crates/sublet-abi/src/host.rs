@@ -1,10 +1,10 @@
-//! What version 2 adds to both pages: a budget for memory of the host.
+//! Additions of version 2 to both pages: a budget for memory of the host.
 //!
-//! A driver pins memory of the host for its programs. Nobody else on the machine can have what
-//! is pinned. A tenant has one budget of it, whatever its devices are, counted like a
-//! device's memory and by the same protocol. The words lie behind those of version 1, so that
-//! either page of version 1 is the beginning of one of version 2. A tenant whose pages are of
-//! version 1 has none of this: what it pins is not counted.
+//! A driver pins memory of the host for its programs. Pinned memory is lost to everybody else on
+//! the machine. A tenant has one budget of it, whatever its devices are, counted like a device's
+//! memory and by the same protocol. The words lie behind those of version 1, so that a page of
+//! version 1 is the beginning of one of version 2. A tenant with pages of version 1 has no such
+//! budget: its pinned memory is not counted.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use crate::ledger::LastRefusal;
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
 use crate::units::{SlotIndex, Units};
 
-/// What stands in place of a limit where there is none.
+/// Value of a limit that does not exist.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// What a tenant may pin: the end of a control page, on a cache line of its own.
+/// Limit of pinned memory: the end of a control page, on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct HostLimit {
@@ -24,7 +24,7 @@ pub struct HostLimit {
     reserved: [AtomicU64; 7],
 }
 
-/// What a tenant has pinned: the end of a ledger page.
+/// Memory that a tenant has pinned: the end of a ledger page.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct HostLedger {
@@ -140,13 +140,13 @@ impl HostLedger {
         reserve::reclaim(self, slot)
     }
 
-    /// What all processes of the tenant have pinned together.
+    /// Returns the pinned memory of all processes of the tenant together.
     #[must_use]
     pub fn total(&self) -> Units {
         reserve::total(self)
     }
 
-    /// What one slot has pinned.
+    /// Returns the pinned memory of one slot.
     #[must_use]
     pub fn held(&self, slot: SlotIndex) -> Units {
         reserve::held(self, slot)

@@ -18,8 +18,8 @@ use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotRese
 use crate::units::{DeviceIndex, SlotIndex, Units};
 use crate::{MAX_DEVICES, SLOTS};
 
-/// What a tenant has taken. This is version 1, which later versions begin with;
-/// [`AnyLedger`](crate::AnyLedger) makes and opens them all.
+/// Memory that a tenant has taken. This is version 1, which later versions begin with;
+/// [`AnyLedger`](crate::AnyLedger) makes and opens pages of every version.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct LedgerPage {
@@ -31,8 +31,8 @@ pub struct LedgerPage {
     slots: [ProcessSlot; SLOTS + 1],
 }
 
-/// The one word of a device that all its processes compete for, alone on its cache line.
-/// What is in it is described in `reserve`.
+/// The one word of a device that all its processes compete for, alone on its cache line. `reserve`
+/// describes its content.
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Head {
@@ -125,13 +125,13 @@ impl Accounts for DeviceAccounts<'_> {
 }
 
 impl LedgerPage {
-    /// What is written when a page is made of zeroed memory.
+    /// Writes the first values into a page of zeroed memory.
     pub(crate) fn begin(&self, tenant: u64, version: u16, bytes: usize) {
         self.tenant.store(tenant, Ordering::Relaxed);
         self.header.write(PageKind::Ledger, version, bytes);
     }
 
-    /// Whose ledger it says it is. The tenant can write this: it proves nothing.
+    /// Returns the tenant that the ledger names. The tenant can write this: it proves nothing.
     #[must_use]
     pub fn tenant(&self) -> u64 {
         self.tenant.load(Ordering::Relaxed)
@@ -207,14 +207,15 @@ impl LedgerPage {
         reserve::reclaim(&self.accounts(device), slot)
     }
 
-    /// What the tenant has taken of a device, all processes and overhead together.
+    /// Returns the memory that the tenant has taken of a device, all processes and overhead
+    /// together.
     #[must_use]
     pub fn total(&self, device: DeviceIndex) -> Units {
         reserve::total(&self.accounts(device))
     }
 
-    /// What one slot has taken of a device. [`SlotIndex::ARBITER`] has the overhead. It can
-    /// be behind [`total`](Self::total) by one operation that is under way.
+    /// Returns the memory that one slot has taken of a device. [`SlotIndex::ARBITER`] has the
+    /// overhead. It can be behind [`total`](Self::total) by one operation that is under way.
     #[must_use]
     pub fn held(&self, slot: SlotIndex, device: DeviceIndex) -> Units {
         reserve::held(&self.accounts(device), slot)
@@ -292,7 +293,7 @@ impl ProcessSlot {
         self.own_pid.store(pid, Ordering::Relaxed);
     }
 
-    /// What the process calls itself, if it has said so.
+    /// Returns the PID that the process reported, if it reported one.
     #[must_use]
     pub fn own_pid(&self) -> Option<u32> {
         let pid = self.own_pid.load(Ordering::Relaxed);
@@ -306,7 +307,7 @@ impl ProcessSlot {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// What the process says of its turns.
+    /// Returns the process's report on its turns.
     #[must_use]
     pub fn turns(&self) -> &TurnReport {
         &self.turns
@@ -317,7 +318,7 @@ impl ProcessSlot {
         self.n_unknown.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many unknown driver functions the process asked for.
+    /// Returns the number of unknown driver functions that the process asked for.
     #[must_use]
     pub fn n_unknown(&self) -> u64 {
         self.n_unknown.load(Ordering::Relaxed)
@@ -330,7 +331,7 @@ impl ProcessSlot {
         context.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many of the bytes the slot has taken of a device are an estimate for contexts.
+    /// Returns the part of the slot's bytes on a device that is an estimate for contexts.
     #[must_use]
     pub fn context_bytes(&self, device: DeviceIndex) -> u64 {
         let context = &self.accounts[device.place()].context_bytes;

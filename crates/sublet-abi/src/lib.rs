@@ -1,37 +1,37 @@
-//! The bytes that the arbiter and the processes it looks after share.
+//! The data that the arbiter and its tenants' processes share.
 //!
-//! An arbiter and a tenant's processes are built at different times: the interposer sits in
-//! a container for weeks while the arbiter on the node is replaced. So what both touch is
-//! here, alone, and has a version: two pages of shared memory, the protocol by which memory
-//! is taken from a limit, the five messages on the tenant's socket, and the file that says where
-//! that is. This crate opens no file, maps no memory and knows no clock; it is given addresses,
-//! bytes and times.
+//! An arbiter and a tenant's processes are built at different times: the interposer sits in a
+//! container for weeks while the arbiter on the node is replaced. So this crate holds everything
+//! that both touch, nothing else, and has a version: two pages of shared memory, the protocol by
+//! which memory is taken from a limit, the five messages on the tenant's socket, and the file that
+//! names the socket's place. This crate opens no file, maps no memory and knows no clock; it is
+//! given addresses, bytes and times.
 //!
 //! Read in this order:
 //! - [`units`]: the unit of accounting, and the checked numbers of slots and devices.
 //! - [`control`]: the page that the arbiter writes and tenants only read.
-//! - [`gate`]: when processes may launch work, and what they answer.
-//! - [`packing`]: what a driver takes from the card for what programs allocate.
-//! - [`ledger`]: the page that both write, and all that may be done to it.
-//! - [`host`]: what version 2 added to both. [`versioned`]: a page of either version.
-//! - `reserve`: how it is done, without locks, so that a process may die at any instruction.
+//! - [`gate`]: the permission to launch work, and the processes' answers.
+//! - [`packing`]: the memory that a driver takes from the card for a program's allocations.
+//! - [`ledger`]: the page that both write, and all operations on it.
+//! - [`host`]: the additions of version 2 to both. [`versioned`]: a page of either version.
+//! - `reserve`: the protocol, without locks, so that a process may die at any instruction.
 //! - [`message`]: hello, welcome, refused, knock, bye.
 //! - [`header`]: the first bytes of either page, the same in every version.
 //! - [`settings`]: the file by which root tells a process of its arbiter.
 //!
 //! # How a next version is added
-//! 1. What a page's [`header`] and a message's first eight bytes say never changes.
+//! 1. The meaning of a page's [`header`] and of a message's first eight bytes never changes.
 //! 2. A field that old readers may ignore takes the place of reserved bytes, which are zero
 //!    in every page made before; the version stays.
-//! 3. What must be counted or obeyed by everybody is a new version: a module of its own, as
-//!    [`host`] is, whose words lie behind those of the version before; a line for it in
-//!    [`versioned`]; [`VERSION`] raised, and [`OLDEST`] left at the version before. What is there
-//!    already keeps its place, so that one piece of code serves both.
+//! 3. A field that everybody must count or obey needs a new version: a module of its own, like
+//!    [`host`], with its words behind those of the version before; a line for it in [`versioned`];
+//!    [`VERSION`] raised, and [`OLDEST`] left at the version before. Existing fields keep their
+//!    places, so that one piece of code serves both.
 //!
-//! A tenant's pages are made when its first process says what it speaks, in the newest version
-//! that [`agree`] allows, and stay so for the tenant's life: all its processes count on one
-//! page. The tests of the arbiter have a process of version 1 whose every byte is written down
-//! by hand; it does not change when this crate does.
+//! A tenant's pages are made when its first process announces its versions, in the newest version
+//! that [`agree`] allows, and stay so for the tenant's life: all its processes count on one page.
+//! The arbiter's tests have a process of version 1 with every byte written down by hand; it does
+//! not change when this crate does.
 #![no_std]
 #![expect(
     unsafe_code,

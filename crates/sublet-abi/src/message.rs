@@ -1,10 +1,10 @@
 //! The messages on the tenant's socket: hello, welcome, refused, knock, bye.
 //!
-//! The socket is `SOCK_SEQPACKET`, so a message is one datagram and is never cut or joined.
-//! All have a fixed size and the machine's own byte order, since both ends are on it.
-//! Parsing is total: any bytes give a message or a [`MessageError`], and what was parsed is
-//! written as the same bytes again, so nothing in a message goes unread. Who the sender is,
-//! no message says: the arbiter asks the kernel.
+//! The socket is `SOCK_SEQPACKET`, so a message is one datagram and is never cut or joined. All
+//! have a fixed size and the machine's own byte order, since both ends are on it. Parsing is total:
+//! any bytes give a message or a [`MessageError`], and a parsed message is written as the same
+//! bytes again, so nothing in a message goes unread. No message names its sender: the arbiter asks
+//! the kernel.
 //!
 //! | message | from | with it |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | bye | process that gives up its slot while it lives | nothing |
 //!
 //! The first eight bytes (magic, kind, size) are the same in every version. `Refused` never
-//! changes, and a later version may only append to `Hello`, because these two are read
-//! before anybody knows what the other speaks. How messages lie in bytes is in `wire`.
+//! changes, and a later version may only append to `Hello`, because these two are read before
+//! either side knows the other's version. The layout of messages is in `wire`.
 
 use core::fmt;
 
@@ -38,7 +38,7 @@ pub const TEXT_BYTES_MAX: usize = 256;
 /// Descriptors that come with a [`Welcome`]: the control page, then the ledger page.
 pub const WELCOME_DESCRIPTORS: usize = 2;
 
-/// What processes do without an arbiter.
+/// Behaviour of processes without an arbiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// They run as if Sublet was not there, and are reported.
@@ -68,7 +68,7 @@ impl Mode {
     }
 }
 
-/// What a process sends.
+/// Message of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -77,15 +77,15 @@ impl Mode {
 pub enum ProcessMessage {
     /// The first message on a connection.
     Hello(Hello),
-    /// What the process says of its turns has changed. Sent only where the control page has a gate
-    /// that is not free, so that no arbiter gets it that does not know it.
+    /// The process's report on its turns has changed. Sent only if the control page has a gate that
+    /// is not free, so that an arbiter that does not know this message never gets it.
     Knock,
     /// The process ends this connection. Its slot and what it holds stay its own until it is
     /// dead: no message can have them forgotten.
     Bye,
 }
 
-/// What the arbiter answers to a [`Hello`].
+/// The arbiter's answer to a [`Hello`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
@@ -105,28 +105,28 @@ pub struct Hello {
     pub min_version: u16,
     /// The newest version the process speaks.
     pub max_version: u16,
-    /// What it had before the arbiter was restarted; `None` for a process that is new. The
-    /// ledger's descriptor comes beside the message then.
+    /// Its slot before the arbiter was restarted; `None` for a process that is new. The ledger's
+    /// descriptor comes beside the message then.
     pub held: Option<SlotClaim>,
 }
 
-/// What a process says it had before the arbiter was restarted. A claim and no more: the
+/// A process's claim to its slot from before the arbiter was restarted. It proves nothing: the
 /// arbiter compares it with the ledger and with NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotClaim {
     /// Its slot in the ledger.
     pub slot: SlotIndex,
-    /// Which holder of that slot it is.
+    /// Generation of that slot.
     pub generation: u32,
-    /// What it holds of each device, in the order of the ledger's accounts. This is also
-    /// how a new arbiter learns that order: it went away with the old control page.
+    /// Bytes that it holds of each device, in the order of the ledger's accounts. A new arbiter
+    /// learns that order from here: it went away with the old control page.
     pub claims: [DeviceClaim; MAX_DEVICES],
-    /// What it has pinned of the host's memory, in bytes. A process that speaks version 1
-    /// alone does not say it.
+    /// Bytes that it has pinned of the host's memory. A process that speaks only version 1 does not
+    /// report them.
     pub host_bytes: u64,
 }
 
-/// What a process says it holds of one device.
+/// A process's claim to memory of one device.
 #[repr(C)]
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -143,11 +143,11 @@ pub struct DeviceClaim {
 pub struct Welcome {
     /// The version of the pages, and of all further messages.
     pub version: u16,
-    /// What the process does without an arbiter.
+    /// Behaviour of the process without an arbiter.
     pub mode: Mode,
     /// The slot.
     pub slot: SlotIndex,
-    /// Which holder of that slot it is.
+    /// Generation of that slot.
     pub generation: u32,
     /// The tenant's number.
     pub tenant: u64,
@@ -162,7 +162,7 @@ pub struct RefusedHello {
     pub text: Text,
 }
 
-/// Why a process gets no slot.
+/// Reason why a process gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedCode {
     /// There is no version that both speak.
@@ -171,9 +171,9 @@ pub enum RefusedCode {
     Stranger,
     /// All slots of the tenant are taken.
     Full,
-    /// What it says it held cannot be so, or its ledger is not one of ours.
+    /// Its claims cannot be true, or its ledger is not one of ours.
     Claims,
-    /// What it sent was no message.
+    /// Its bytes were no message.
     Malformed,
     /// The tenant or the arbiter is about to end.
     Closing,
@@ -241,12 +241,12 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Why bytes are not a message.
+/// Reason why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageError {
     /// Fewer bytes than every message has.
     Short {
-        /// How many there are.
+        /// Number of bytes.
         len: usize,
     },
     /// They do not begin as our messages do.

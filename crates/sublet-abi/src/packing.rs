@@ -1,34 +1,34 @@
-//! How a driver packs what programs allocate into what it takes from the card.
+//! Packing of a program's allocations into the memory that a driver takes from the card.
 //!
-//! A card gives memory in blocks, and programs ask for bytes. A large allocation has its blocks
-//! for itself. Small ones share a piece, which the driver takes as a whole when none has room.
-//! No document says where the border is, how large a piece is, or whether an empty piece goes
-//! back; so the arbiter has a process of its own allocate and free, looks at the driver's
-//! figures meanwhile, and writes what it found here. The words stand where version 1 had
-//! reserved bytes: a library that does not read them charges what was asked, and the arbiter
-//! charges the rest at its next reading.
+//! A card gives memory in blocks, and programs ask for bytes. A large allocation has its blocks for
+//! itself. Small ones share a piece, which the driver takes as a whole when no piece has room. No
+//! document states the border between small and large, the size of a piece, or whether an empty
+//! piece goes back. So the arbiter makes a process of its own allocate and free, watches the
+//! driver's figures meanwhile, and writes its findings here. The words stand in bytes that version
+//! 1 had reserved. A library that does not read them charges the bytes that were asked for, and the
+//! arbiter charges the rest at its next reading.
 
 use crate::units::UNIT_BYTES;
 
-/// How a driver packs memory on one card. All sizes in bytes, multiples of [`UNIT_BYTES`].
+/// The driver's packing of memory on one card. All sizes in bytes, multiples of [`UNIT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packing {
-    /// What the card gives: every large allocation is a multiple of it.
+    /// The card's unit: every large allocation is a multiple of it.
     pub block: u64,
     /// The largest allocation that shares a piece with others.
     pub small: u64,
-    /// What the driver takes for small allocations at once; a multiple of the block.
+    /// Bytes that the driver takes for small allocations at once; a multiple of the block.
     pub piece: u64,
-    /// How many empty pieces a context keeps; `u32::MAX` for all of them.
+    /// Number of empty pieces that a context keeps; `u32::MAX` for all of them.
     pub kept: u32,
-    /// What a memory pool (`cuMemAllocAsync`) grows by at least; a multiple of the block.
+    /// The least growth of a memory pool (`cuMemAllocAsync`); a multiple of the block.
     pub pool: u64,
 }
 
 impl Default for Packing {
-    /// What drivers since CUDA 10.2 do on cards since Volta, as far as it is known: blocks of
-    /// 2 MiB, which are pieces too, and pools that grow by 32 MiB. Whatever is smaller than a
-    /// block is taken for small, and its address then says whether it shares one.
+    /// Packing of drivers since CUDA 10.2 on cards since Volta, as far as known: blocks of 2 MiB,
+    /// which are pieces too, and pools that grow by 32 MiB. Every allocation below the size of a
+    /// block is taken for small, and its address then shows whether it shares a block.
     fn default() -> Self {
         Self {
             block: 2 << 20,
@@ -71,8 +71,7 @@ impl Packing {
         Some((block, pieces, both(self.kept, units(self.pool)?)))
     }
 
-    /// What the words of a control page say; the default where they say nothing that a driver
-    /// could do.
+    /// Reads the words of a control page; returns the default if no driver could pack as they say.
     pub(crate) fn of_words(block: u32, pieces: u64, rest: u64) -> Packing {
         let bytes = |units: u64| units * UNIT_BYTES; // below 2^41
         let low = |word: u64| word & u64::from(u32::MAX);

@@ -1,9 +1,9 @@
-//! How memory is taken from a limit, without locks, by processes that may die at any moment.
+//! Takes memory from a limit, without locks, in processes that may die at any moment.
 //!
 //! # The words
-//! All that matters of a device, or of the host, is in a few 64-bit words. One *head* says how
-//! much all processes have taken together; each process has an account of one word, *used*, and one
-//! word, *op*, in which it announces what it is about to do:
+//! The state of a device, or of the host, is in a few 64-bit words. One *head* holds the total of
+//! all processes. Each process has an account of one word, *used*, and one word, *op*, in which it
+//! announces its next operation:
 //!
 //! ```text
 //! head   total: 34 bits | slot: 11 | number: 19    the last operation: whose, and its number
@@ -19,12 +19,12 @@
 //! 3. It brings *used* up to date by another compare-and-swap, and *op* is free again.
 //!
 //! # Why nothing is lost
-//! Between 2 and 3 the account is behind the total, and the process may die there. But the
-//! head names the slot and the operation, *op* says what it does, and so anybody can do step
-//! 3 in its place: [`help`]. Everybody does so before replacing a head. So at most one
-//! operation, the one that the head names, is ever behind, and after a death one call of
-//! [`help`] makes the account exact; what is on it is then given back ([`reclaim`]). Helping
-//! twice changes nothing: the number in *used* has moved on, and the swap fails.
+//! Between 2 and 3 the account is behind the total, and the process may die there. But the head
+//! names the slot and the operation, and *op* describes it, so anybody can do step 3 in the
+//! process's place: [`help`]. Everybody does so before replacing a head. So at most one operation,
+//! the one that the head names, is ever behind. After a death one call of [`help`] makes the
+//! account exact; its memory is then given back ([`reclaim`]). Helping twice changes nothing: the
+//! number in *used* has moved on, and the swap fails.
 //!
 //! # When a number comes round again
 //! The head has room for 19 bits of an operation's number, and a container can be frozen in
@@ -56,10 +56,10 @@ mod word;
 pub use refusal::{Contended, NotCharged, NotReleased, NotReserved};
 use word::{Change, Head, Number};
 
-/// How often an operation is tried against others that are faster. Each failure means that
-/// another process succeeded: with a processor of 512 threads that all do nothing else, the
-/// odds of so many are below 10⁻⁵⁰. It is what ends the loop on a page that somebody
-/// scribbles on, after some milliseconds.
+/// Number of attempts of an operation against faster ones. Each failure means that another process
+/// succeeded: with a processor of 512 threads that all do nothing else, the odds of so many are
+/// below 10⁻⁵⁰. The bound ends the loop on a page that somebody scribbles on, after some
+/// milliseconds.
 const ATTEMPTS: u32 = 1 << 16;
 
 /// A word that processes share. An atomic integer; in tests, one of loom's, or one that
@@ -89,13 +89,13 @@ impl Word for AtomicU64 {
 
 /// The words of one device, or of the host.
 pub(crate) trait Accounts {
-    /// What they are made of.
+    /// Type of the words.
     type Word: Word;
     /// The total, and the last operation.
     fn head(&self) -> &Self::Word;
-    /// What a slot announced.
+    /// Returns a slot's announced operation.
     fn op(&self, slot: SlotIndex) -> &Self::Word;
-    /// What a slot has.
+    /// Returns a slot's account.
     fn used(&self, slot: SlotIndex) -> &Self::Word;
 }
 
@@ -146,7 +146,7 @@ impl<'a, A: Accounts> Operation<'a, A> {
         }
     }
 
-    /// What the slot has.
+    /// Returns the slot's memory.
     fn held(&self) -> Units {
         Units::of_word(self.before)
     }

@@ -1,17 +1,16 @@
-//! The settings file: which arbiter a process has, how strict it is, and where the driver is.
+//! The settings file: a process's arbiter, its strictness, and the place of the driver.
 //!
-//! A program's environment is its caller's: sudo, cron and sshd start programs without ours, and
-//! a setuid program must not obey it. So root writes these settings to one of two fixed
-//! [places](PLACES), read-only for everybody else: the agent beside the libraries that a
-//! container mounts, `sublet run` into a file system that only the job sees. Where the file is, no
-//! variable counts.
+//! A program's environment is its caller's: sudo, cron and sshd start programs without ours, and a
+//! setuid program must not obey it. So root writes these settings to one of two fixed
+//! [places](PLACES), read-only for everybody else: the agent beside the libraries that a container
+//! mounts, `sublet run` into a file system that only the job sees. If the file exists, no variable
+//! counts.
 //!
-//! The first line says the version. Each further one is `NAME=value`, with the names of the
-//! variables that a process without such a file goes by. A reader passes over names that it does
-//! not know, so a line that old readers may ignore can be added; what everybody must obey is a new
-//! version.
-//! Writer and reader are of one build as a rule: the file and the libraries lie in one folder,
-//! or one `sublet run` brings both. Values are bytes, as paths are.
+//! The first line holds the version. Each further one is `NAME=value`, with the names of the
+//! variables that a process without such a file uses. A reader passes over unknown names, so a line
+//! that old readers may ignore can be added; a line that everybody must obey needs a new version.
+//! Writer and reader are usually of one build: the file and the libraries lie in one folder, or one
+//! `sublet run` brings both. Values are bytes, as paths are.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -72,7 +71,7 @@ pub struct ProcessSettings<'a> {
     pub nvml: Option<&'a [u8]>,
 }
 
-/// Why bytes are no settings.
+/// Reason why bytes are no settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingsError {
     /// More than [`BYTES_MAX`].

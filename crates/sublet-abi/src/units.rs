@@ -27,15 +27,15 @@ impl Units {
     /// The largest amount a word of the ledger holds: one unit less than 8 TiB.
     pub const MAX: Units = Units((1 << UNIT_BITS) - 1);
 
-    /// What `bytes` of memory take: rounded up, so that the charge is never below the use.
-    /// `None` above [`Units::MAX`]: no card has so much.
+    /// Returns the charge of `bytes` of memory: rounded up, so that the charge is never below the
+    /// use. `None` above [`Units::MAX`]: no card has so much.
     #[must_use]
     pub const fn taken_by(bytes: u64) -> Option<Units> {
         Units::new(bytes.div_ceil(UNIT_BYTES))
     }
 
-    /// What a limit of `bytes` allows: rounded down, so that the limit is never passed, and
-    /// [`Units::MAX`] for a limit above that.
+    /// Returns the units that a limit of `bytes` allows: rounded down, so that the limit is never
+    /// passed, and [`Units::MAX`] for a limit above that.
     #[must_use]
     pub const fn allowed_by(bytes: u64) -> Units {
         match Units::new(bytes / UNIT_BYTES) {
@@ -77,7 +77,7 @@ impl Units {
         Units::new(self.0 + more.0)
     }
 
-    /// What is left without `less`, or `None` if there is not that much.
+    /// Returns the rest without `less`, or `None` if there is not that much.
     #[must_use]
     pub const fn checked_sub(self, less: Units) -> Option<Units> {
         match self.0.checked_sub(less.0) {
@@ -95,7 +95,7 @@ impl Units {
         }
     }
 
-    /// What is left without `less`, at least nothing.
+    /// Returns the rest without `less`, at least zero.
     #[must_use]
     pub const fn saturating_sub(self, less: Units) -> Units {
         Units(self.0.saturating_sub(less.0))

@@ -1,8 +1,8 @@
 //! Either page in any version that is known here.
 //!
-//! A page says its version in its header. What version 1 has is at the same place in version 2,
-//! so whoever holds a page of any version has what [`ControlPage`] and [`LedgerPage`] offer;
-//! what came later he has if the page does.
+//! A page names its version in its header. Every word of version 1 is at the same place in version
+//! 2, so [`ControlPage`] and [`LedgerPage`] work on a page of any version. Later words are there if
+//! the page's version has them.
 
 use core::ops::Deref;
 
@@ -143,8 +143,8 @@ impl<'a> AnyControl<'a> {
         self.page
     }
 
-    /// What the tenant may pin of the host's memory; `None` on a page of version 1, where
-    /// nobody counts that.
+    /// Returns the limit of the host's memory that the tenant may pin; `None` on a page of version
+    /// 1, which does not count it.
     #[must_use]
     pub fn host(&self) -> Option<&'a HostLimit> {
         self.host
@@ -238,7 +238,7 @@ impl<'a> AnyLedger<'a> {
         self.page
     }
 
-    /// What the tenant has pinned of the host's memory; `None` on a page of version 1.
+    /// Returns the host's memory that the tenant has pinned; `None` on a page of version 1.
     #[must_use]
     pub fn host(&self) -> Option<&'a HostLedger> {
         self.host

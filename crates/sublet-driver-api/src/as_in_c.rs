@@ -1,8 +1,8 @@
-//! How this crate writes down C's structs, enums and handles.
+//! Rust declarations of C's structs, enums and handles.
 //!
 //! Three macros, so that a type is declared in as few words as in C, can be all zeros without
-//! `unsafe`, and can be compared with the layout that a C compiler measured. A union is written
-//! as the one member that covers it; whoever needs another member casts a pointer to it.
+//! `unsafe`, and can be compared with the layout that a C compiler measured. A union is written as
+//! the one member that covers it; to use another member, cast a pointer to it.
 
 /// A type that is valid when all of its bytes are zero, which is how C programs begin with a
 /// struct.

@@ -1,9 +1,9 @@
 //! The types and constants of `cuda.h` that Sublet reads or fills.
 //!
-//! All constants are here, by C's names. Of the structs, those that say how much memory is
-//! asked for, where, or what runs; the rest pass through us as pointers.
+//! All constants are here, by C's names. The structs are those that tell how much memory is asked
+//! for, where, or what runs; the rest pass through us as pointers.
 //!
-//! Where C has versions of a struct, the name says which: what a bare name means there changes
+//! If C has versions of a struct, the name contains the version: the meaning of a bare name changes
 //! with the header.
 
 #![expect(
@@ -59,7 +59,7 @@ pub type CUgraphRecaptureCallback = *mut c_void;
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
 
-/// What prototypes call these structs. They have had one version so far, or one layout.
+/// Names of these structs in prototypes. They have had one version so far, or one layout.
 pub type CUexecAffinityParam = CUexecAffinityParam_v1;
 pub type CUmulticastObjectProp = memory::CUmulticastObjectProp_v1;
 pub type CUDA_MEM_ALLOC_NODE_PARAMS = graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
@@ -68,7 +68,7 @@ pub type CUDA_MEM_ALLOC_NODE_PARAMS = graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 pub type VdpDevice = u32;
 /// Copies within a fabric. They pass through us as pointers.
 pub type CUDA_FABRIC_COPY_BATCH_OP_v1 = c_void;
-/// What is to be decompressed. It passes through us as a pointer.
+/// Data to decompress. It passes through us as a pointer.
 pub type CUmemDecompressParams = c_void;
 /// A function of VDPAU that finds its others. It passes through us as a pointer.
 pub type VdpGetProcAddress = c_void;

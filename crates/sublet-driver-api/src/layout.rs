@@ -35,8 +35,8 @@ fn ours() -> impl Iterator<Item = &'static Layout> {
     .flatten()
 }
 
-/// What is wrong with one struct. A member that C has and we have not must lie inside one that
-/// we have: then it is of the same union, or of a record that we wrote as numbers.
+/// Lists the differences of one struct. A member that C has and we lack must lie inside one of our
+/// members: then it is of the same union, or of a record that we wrote as numbers.
 fn differences(own: &Layout, measured: &Members) -> Vec<String> {
     let mut wrong = Vec::new();
     let whole = measured.get("-").copied();

@@ -1,7 +1,7 @@
 //! The types and constants of `nvml.h` that Sublet reads or fills.
 //!
-//! All constants are here, by C's names. Of the structs, those that report memory, processes and
-//! utilisation, or say which device is meant.
+//! All constants are here, by C's names. The structs are those that report memory, processes and
+//! utilisation, or name a device.
 
 #![expect(
     non_camel_case_types,
@@ -150,9 +150,9 @@ structs! {
     }
 }
 
-/// What the functions with `_v3` call the struct.
+/// Name of the struct in the functions with `_v3`.
 pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
-/// What prototypes call these structs, of whatever version.
+/// Names of these structs in prototypes, in every version.
 pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
 pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 pub type nvmlUUID_t = nvmlUUID_v1_t;

@@ -5,7 +5,7 @@
 
 use crate::table::Function;
 
-/// What Rust calls the types that C has built in. A size is a `usize`, not `c_ulong`.
+/// Rust's names of the types that C has built in. A size is a `usize`, not `c_ulong`.
 const BUILT_IN: [(&str, &str); 14] = [
     ("void", "::std::ffi::c_void"),
     ("char", "::std::ffi::c_char"),

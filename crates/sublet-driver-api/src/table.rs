@@ -1,11 +1,11 @@
-//! Which functions the two libraries export, and how to find one.
+//! Functions that the two libraries export, and the look-up of one.
 //!
 //! Sorted by symbol. The look-up by version answers as `cuGetProcAddress` does; it never
 //! decides whether a driver that is present has the function.
 
 use std::ops::Deref;
 
-/// How a function takes the default stream.
+/// Treatment of the default stream by a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Thread {
     /// One default stream for all threads, or none involved.
@@ -26,7 +26,7 @@ pub struct Function {
     /// The first version that has it. CUDA counts 3.2 as 3020; NVML by the symbol's suffix,
     /// 1 without one.
     pub version: u32,
-    /// How it takes the default stream.
+    /// Its treatment of the default stream.
     pub thread: Thread,
     /// The oldest of our pinned headers that declares it: 13000 or 13050.
     pub since: u32,
@@ -91,8 +91,8 @@ impl Table {
         &self.order[start..end]
     }
 
-    /// What `cuGetProcAddress` finds: the index of the newest row of `base` that `version`
-    /// already had. With `per_thread`, its per-thread twin if it has one.
+    /// Returns the function that `cuGetProcAddress` finds: the index of the newest row of `base`
+    /// that `version` already had. With `per_thread`, its per-thread twin if it has one.
     #[must_use]
     pub fn resolve(&self, base: &str, version: u32, per_thread: bool) -> Option<usize> {
         // Rows come by version, and twins after the plain row of the same version.
@@ -112,7 +112,7 @@ mod tests {
 
     use super::{CUDA, Function, NVML, Table, Thread};
 
-    /// What is wrong with one row.
+    /// Returns the fault of one row.
     fn wrong(row: &Function, first: &str) -> Option<&'static str> {
         let suffix = match row.thread {
             Thread::Legacy => "",

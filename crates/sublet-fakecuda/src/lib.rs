@@ -13,7 +13,7 @@ use sublet_fakegpu::cuda;
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the fake driver is for Linux on x86-64 only");
 
-/// Where each function is, by its number in the table of `sublet_driver_api`.
+/// Address of each function, by its number in the table of `sublet_driver_api`.
 static TARGETS: [AtomicPtr<()>; N_FUNCTIONS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; N_FUNCTIONS];
 

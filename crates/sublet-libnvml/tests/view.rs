@@ -1,4 +1,4 @@
-//! What a tenant's programs see of the machine through our library, beside what it is.
+//! The view of the machine that a tenant's programs get through our library, beside the real one.
 
 mod support;
 
@@ -9,7 +9,7 @@ use sublet_abi::Mode;
 use support::arbiter::{granting, mib};
 use support::{check, file, ours, output, program, tenant};
 
-/// Of no process of the test: above the largest that the kernel gives out.
+/// PID of no process of the test: above the largest that the kernel gives out.
 const SOMEBODY: u32 = 5_000_000;
 
 #[test]

@@ -1,11 +1,12 @@
 //! A `dlopen` that leads programs to the interposer.
 //!
 //! A program that opens `libcuda.so.1` by that name finds ours by itself: it is preloaded under
-//! that SONAME. But numba tries `libcuda.so`, and some take the driver's whole path. Where our
-//! file cannot be mounted over the real one, this is preloaded too, and changes those names to that
-//! one and no others. No variable says where ours is: a setuid program has this library too, and
-//! would load its caller's code. It ends in a jump, not in a call: the loader looks at the return
-//! address to see who asks, for `$ORIGIN` and for search paths, and must go on to see the program.
+//! that SONAME. But numba tries `libcuda.so`, and some programs use the driver's whole path. If our
+//! file cannot be mounted over the real one, this library is preloaded too. It changes those names
+//! to that SONAME, and no others. No variable names our library's place: a setuid program has this
+//! library too, and would load its caller's code. The call ends in a jump, not in a call: the
+//! loader looks at the return address to find the caller, for `$ORIGIN` and for search paths, and
+//! must go on to see the program.
 //!
 //! It is in every process of a job, so it does nothing else: no memory, no output, no thread.
 #![expect(unsafe_code, reason = "takes the place of a function of libc")]
@@ -95,7 +96,7 @@ fn next() -> *mut c_void {
     by_version.next().unwrap_or(nothing as *mut c_void)
 }
 
-/// Where the library begins that an address is in; null for none.
+/// Returns the start of the library that an address is in; null for none.
 fn object_of(address: *const c_void) -> *const c_void {
     let mut about = libc::Dl_info {
         dli_fname: ptr::null(),

@@ -1,8 +1,8 @@
-//! A program that makes the driver's calls it is told, and says what each gave (`calls.c`, whose
-//! first lines say what it understands).
+//! A program that makes the driver's calls it is told, and prints the result of each (`calls.c`;
+//! its first lines document its input).
 //!
-//! Where a workload does what programs do, this does what a test wants to see: one call after
-//! the other, with the very arguments with which somebody's program once failed.
+//! A workload acts like real programs. This program makes exactly the calls that a test needs, one
+//! after the other, with the very arguments with which somebody's program once failed.
 
 use std::path::Path;
 use std::process::Command;

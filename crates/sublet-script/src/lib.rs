@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 pub use calls::{Calls, compile};
 pub use running::{Ended, Running};
 
-/// How long anything may take before a test gives up.
+/// Time that anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Polls until the check passes, and gives what it found.

@@ -32,9 +32,9 @@ pub struct Ended {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// What it printed, in lines.
+    /// Its output, in lines.
     pub lines: Vec<String>,
-    /// What it said on standard error.
+    /// Its standard error.
     pub errors: String,
 }
 
@@ -116,7 +116,7 @@ impl Running {
         serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))
     }
 
-    /// What it has said on standard error so far.
+    /// Returns its standard error so far.
     #[must_use]
     pub fn errors(&self) -> String {
         let errors = self.errors.lock();

@@ -14,20 +14,20 @@ use clap::Args;
 use crate::reach::Reach;
 use crate::report::Failure;
 
-/// What every program is told.
+/// Arguments of every program.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
-    /// How the driver is reached: linked[=LIBRARY], lookup[=LIBRARY], global[=LIBRARY],
-    /// libcuda.so, libcuda.so.1, preloaded, or an absolute path
+    /// Way to reach the driver: linked[=LIBRARY], lookup[=LIBRARY], global[=LIBRARY], libcuda.so,
+    /// libcuda.so.1, preloaded, or an absolute path
     #[arg(long, default_value = "linked")]
     pub(crate) reach: Reach,
-    /// Which device, as the driver counts them
+    /// Number of the device, in the driver's order
     #[arg(long, default_value_t = 0)]
     pub(crate) device: i32,
-    /// Call the twins that give each thread a default stream of its own
+    /// Call the twin functions that give each thread its own default stream
     #[arg(long)]
     pub(crate) per_thread: bool,
-    /// Say on stderr how it is going
+    /// Report progress on stderr
     #[arg(long)]
     pub(crate) verbose: bool,
 }
@@ -89,7 +89,7 @@ impl Display for Bytes {
     }
 }
 
-/// How long to keep the memory: for so many seconds, or until standard input ends.
+/// Time to keep the memory: so many seconds, or until standard input ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Hold {
     For(Duration),

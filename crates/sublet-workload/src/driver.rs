@@ -1,8 +1,8 @@
 //! The driver, behind calls that cannot be misused.
 //!
 //! [`Driver`] loads and initialises the driver, and [`Context`] is a device that is ready for work.
-//! What a program holds is freed when it is dropped. A destructor does not report an error, because
-//! the process ends then anyway: programs that test frees call `free` themselves.
+//! Everything that a program holds is freed when it is dropped. A destructor does not report an
+//! error, because the process ends then anyway: programs that test frees call `free` themselves.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Instant;
@@ -241,7 +241,7 @@ fn uuid_text(CUuuid { bytes }: CUuuid) -> String {
     )
 }
 
-/// How many blocks of so many threads a kernel needs for `count` elements.
+/// Returns the number of blocks of so many threads that a kernel needs for `count` elements.
 pub(crate) fn blocks_for(count: usize, threads: c_uint) -> c_uint {
     let blocks = count.div_ceil(threads as usize).clamp(1, 4096);
     // The clamp keeps the number small; for larger arrays, threads take several elements.

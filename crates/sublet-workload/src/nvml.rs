@@ -55,7 +55,7 @@ pub(crate) fn used_again_and_again(
     unsafe { nvml.nvmlShutdown() }
 }
 
-/// How busy this process keeps the first device, as NVML samples it.
+/// Utilisation of the first device by this process, as NVML samples it.
 pub(crate) struct Utilisation {
     nvml: Nvml,
     device: nvmlDevice_t,

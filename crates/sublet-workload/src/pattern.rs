@@ -10,7 +10,7 @@ use crate::report::Failure;
 /// The pattern is this word, again and again. No driver fills memory with it.
 const WORD: u32 = 0x5ab1_e7d1;
 
-/// How many words are copied at once.
+/// Words copied at once.
 const AT_ONCE: usize = 1 << 18;
 
 /// Writes the pattern into all words of the blocks.
@@ -24,7 +24,7 @@ pub(crate) fn fill(context: &Context<'_>, blocks: &[Block]) -> Result<(), Failur
     unsafe { context.raw().cuCtxSynchronize() }
 }
 
-/// How many words of the blocks hold the pattern.
+/// Counts the words of the blocks that hold the pattern.
 pub(crate) fn count(context: &Context<'_>, blocks: &[Block]) -> Result<usize, Failure> {
     let mut found = 0;
     let mut copy = vec![0_u32; AT_ONCE];

@@ -17,7 +17,7 @@ use sublet_driver_api::{Function, Table, Thread};
 
 use crate::report::Failure;
 
-/// How functions are found in a library that is open.
+/// Way to find functions in an open library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// All names before the first call, as the dynamic linker does with `BIND_NOW`.

@@ -1,4 +1,4 @@
-//! What a program saw, as one JSON line, and the failures that it can report.
+//! A program's observations, as one JSON line, and the failures that it can report.
 //!
 //! A report is filled while a program runs, so that after a failure it still shows what came
 //! before. Nothing here decides whether a run was good: the reader of the line does.
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 use sublet_driver_api::cuda::CUDA_ERROR_OUT_OF_MEMORY;
 
-/// Why a program could not go on.
+/// Reason why a program could not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The driver answered with a code other than success.
@@ -32,7 +32,7 @@ pub(crate) enum Failure {
     Wrong(String),
     /// The operating system refused something that has nothing to do with the driver.
     System {
-        /// What the program tried to do.
+        /// The failed action.
         call: &'static str,
         /// The system's message.
         why: String,

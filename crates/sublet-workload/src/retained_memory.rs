@@ -36,7 +36,7 @@ pub(crate) enum Holder {
 const BLOCK: usize = 2 << 20;
 /// The side of a tile of a sparse array, in points of four bytes each.
 const TILE_SIDE: u32 = 128;
-/// How many tiles beside each other fill a block.
+/// Tiles in a row of a block.
 const TILES_WIDE: u32 = 32;
 
 impl Holder {

@@ -8,7 +8,7 @@
 
 /// The time between two refills, in milliseconds.
 pub(crate) const REFILL_MS: u64 = 120;
-/// How long a launch waits before it looks again, in milliseconds.
+/// Time between two looks of a waiting launch, in milliseconds.
 pub(crate) const WAIT_MS: u64 = 10;
 
 /// The bucket.

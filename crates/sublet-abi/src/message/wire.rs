@@ -1,8 +1,8 @@
-//! How messages lie in bytes.
+//! Layout of messages in bytes.
 //!
-//! Apart from the messages themselves so that nobody can hold a message that was not
-//! checked: what is declared here leaves this file only as a [`ProcessMessage`], an
-//! [`ArbiterMessage`] or a [`Datagram`].
+//! It is separate from the messages, so that nobody can hold a message that was not checked: the
+//! types declared here leave this file only as a [`ProcessMessage`], an [`ArbiterMessage`] or a
+//! [`Datagram`].
 
 use core::ops::Deref;
 
@@ -30,7 +30,7 @@ const COMES_BACK: u32 = 1;
 struct Head {
     magic: u32,
     kind: u16,
-    /// Of the whole message in bytes.
+    /// Size of the whole message in bytes.
     size: u16,
 }
 

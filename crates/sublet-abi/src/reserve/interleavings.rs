@@ -116,7 +116,7 @@ fn reservations_and_releases_add_up() {
 /// is not cut short.
 const STEPS: u32 = 10;
 
-/// What a process does on slot 1 until it dies.
+/// Actions of a process on slot 1 until it dies.
 type Work = fn(&Rig<LoomWord>);
 
 #[test]

@@ -73,13 +73,13 @@ fn a_jump_is_as_good_as_the_work() {
     );
 }
 
-/// What slot 2 does around the sleep of somebody else.
+/// Actions of slot 2 around the sleep of another slot.
 struct Story {
     name: &'static str,
     before: fn(&CellRig, &Life),
     meanwhile: fn(&CellRig, &Life),
     afterwards: fn(&CellRig),
-    /// What it has in the end, of 5 units.
+    /// Its memory at the end, of 5 units.
     left: u64,
 }
 
@@ -159,7 +159,7 @@ fn stop_before_step_3(rig: &CellRig, life: &Life) {
     assert_eq!((rig.held(2), rig.total()), (before.0, before.1 + 1));
 }
 
-/// What slot 1, which has 3 units, does in its sleep; and what it then has.
+/// Action of slot 1, which has 3 units, in its sleep, and its memory afterwards.
 type Work = (&'static str, fn(&CellRig), u64);
 
 const WORKS: &[Work] = &[
@@ -264,7 +264,7 @@ fn deeds() -> impl Strategy<Value = (Deed, Option<u32>)> {
     )
 }
 
-/// What a history comes to if operations cannot be interrupted.
+/// Result of a history if operations cannot be interrupted.
 struct Model {
     held: [u64; 4],
     limit: u64,

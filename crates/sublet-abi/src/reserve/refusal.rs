@@ -1,4 +1,4 @@
-//! Why an operation on a ledger was not done. Each kind of operation has its own type, with
+//! Reasons why an operation on a ledger was not done. Each kind of operation has its own type, with
 //! no case that cannot happen to it.
 
 use core::fmt;
@@ -11,12 +11,12 @@ use crate::units::Units;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contended;
 
-/// Why a reservation was refused.
+/// Reason why a reservation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReserved {
     /// The limit does not allow it.
     OverLimit {
-        /// What was taken at that moment.
+        /// Total at that moment.
         total: Units,
         /// The limit at that moment.
         limit: Units,
@@ -25,19 +25,19 @@ pub enum NotReserved {
     Contended,
 }
 
-/// Why memory was not given back.
+/// Reason why memory was not given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReleased {
     /// The slot does not have so much: somebody counts wrong.
     MoreThanHeld {
-        /// What it has.
+        /// Its memory.
         held: Units,
     },
     /// As [`Contended`].
     Contended,
 }
 
-/// Why memory that exists was not charged.
+/// Reason why memory that exists was not charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotCharged {
     /// The sum is beyond [`Units::MAX`].

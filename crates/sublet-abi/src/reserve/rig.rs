@@ -77,16 +77,16 @@ pub(super) fn amount(count: u64) -> Units {
     Units::new(count).expect("fits a word")
 }
 
-/// What is left of a thread's life, in accesses to shared words, and what comes then.
+/// The rest of a thread's life, in accesses to shared words, and the action that follows it.
 pub(super) struct Life {
     steps: Cell<u32>,
     then: Cell<Option<Meanwhile>>,
 }
 
-/// What others do while a thread sleeps.
+/// Actions of others while a thread sleeps.
 pub(super) type Meanwhile = Box<dyn FnOnce()>;
 
-/// How a thread ends in the middle of an operation.
+/// Payload of a panic that ends a thread in the middle of an operation.
 struct Death;
 
 impl Life {

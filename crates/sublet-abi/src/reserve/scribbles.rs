@@ -1,8 +1,8 @@
 //! The protocol on words that somebody writes nonsense to, at every moment.
 //!
-//! A tenant has the ledger mapped writable. Whatever it writes, and whenever, the arbiter's
-//! calls come to an end, do not panic and look at no slot that is not there. What they
-//! answer is then of no value, and no test asks for it.
+//! A tenant has the ledger mapped writable. Whatever and whenever it writes, the arbiter's calls
+//! come to an end, do not panic and touch no slot that is not there. Their answers are then of no
+//! value, and no test checks them.
 
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ struct Restless {
     state: Cell<u64>,
     n_accesses: Cell<u64>,
     scribble: fn(u64) -> u64,
-    /// How many of 256 swaps succeed.
+    /// Number of swaps, of 256, that succeed.
     luck: u8,
 }
 

@@ -1,5 +1,5 @@
-//! The bits of the words: packing and unpacking, and no more. What they mean is told in
-//! `reserve`. Any 64 bits are a word, so unpacking cannot fail.
+//! The bits of the words: packing and unpacking, and no more. `reserve` documents their meaning.
+//! Any 64 bits are a word, so unpacking cannot fail.
 
 use crate::units::{SlotIndex, UNIT_BITS, Units};
 
@@ -64,7 +64,7 @@ const _: () = {
     assert!(crate::SLOTS < 1 << Head::SLOT_BITS);
 };
 
-/// What an operation does to an account.
+/// Effect of an operation on an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     More(Units),

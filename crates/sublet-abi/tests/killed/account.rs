@@ -9,7 +9,7 @@ use sublet_abi::{
 
 use crate::page::Page;
 
-/// Whose memory it is.
+/// Owner of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device(DeviceIndex),
@@ -80,7 +80,7 @@ impl Account {
         }
     }
 
-    /// What all other kinds of memory have on the page.
+    /// Returns the total of all other kinds of memory on the page.
     pub(crate) fn others_total(&self) -> Units {
         let kinds = DeviceIndex::all().map(Kind::Device).chain([Kind::Host]);
         let others = kinds.filter(|kind| *kind != self.kind);

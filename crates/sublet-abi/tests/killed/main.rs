@@ -1,9 +1,9 @@
-//! A process is killed at each instruction of taking and giving back memory, in turn. Whatever it
-//! had comes back, once, and what others have is not touched.
+//! A process is killed at each instruction of taking and giving back memory, in turn. All its
+//! memory comes back, once, and the memory of others is not touched.
 //!
-//! The victim is a child that works on a real ledger page; the test plays the arbiter and a
-//! neighbour, which is the same tenant's other process. What an unlucky order of two living
-//! processes does is tried in `reserve`, with loom; here the machine's own instructions run.
+//! The victim is a child that works on a real ledger page. The test plays the arbiter and a
+//! neighbour: the same tenant's other process. Unlucky orders of two living processes are tried in
+//! `reserve`, with loom; here the machine's own instructions run.
 
 mod account;
 mod page;
@@ -19,11 +19,11 @@ use page::Page;
 use stepped::{Stepped, stay_on_one_processor};
 
 const LIMIT: Units = units(100);
-/// What they have before the victim's last operation.
+/// Memory of each before the victim's last operation.
 const VICTIM_HAS: Units = units(5);
 const NEIGHBOUR_HAS: Units = units(7);
 const OVERHEAD: Units = units(2);
-/// What the third process is about to take when it dies.
+/// Memory that the third process is about to take when it dies.
 const THIRD_TAKES: Units = units(4);
 
 /// No operation has so many instructions, without optimisation too: one that does is lost.
@@ -40,13 +40,13 @@ const fn slot(index: u32) -> SlotIndex {
 const VICTIM: SlotIndex = slot(1);
 const NEIGHBOUR: SlotIndex = slot(2);
 const THIRD: SlotIndex = slot(3);
-/// What memory is worked on: of a device, and of the host.
+/// Kinds of memory under test: of a device, and of the host.
 const KINDS: [Kind; 2] = [
     Kind::Device(DeviceIndex::new(3).expect("there is such a device")),
     Kind::Host,
 ];
 
-/// What the victim is about when it dies. Only what needs no memory may happen here.
+/// Operation that the victim dies in. Only actions that need no memory may happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Reserve,
@@ -76,7 +76,7 @@ impl Operation {
         }
     }
 
-    /// What the victim has afterwards.
+    /// Returns the victim's memory afterwards.
     fn after(self) -> Units {
         match self {
             Operation::Reserve | Operation::Charge => units(16),
@@ -86,7 +86,7 @@ impl Operation {
     }
 }
 
-/// How a victim ended.
+/// End of a victim.
 enum Fate {
     /// Killed; the arbiter found so much on its account.
     Killed(Units),
@@ -166,7 +166,8 @@ impl Pages {
     }
 }
 
-/// What the neighbour does now and then: the page is afterwards as full as before.
+/// Takes and gives back memory, as the neighbour does now and then: the page is afterwards as full
+/// as before.
 fn take_and_give_back(account: Account) -> Result<()> {
     account.reserve(NEIGHBOUR, units(1), LIMIT)?;
     account.release(NEIGHBOUR, units(1))?;
@@ -222,7 +223,7 @@ fn bury(account: Account, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
     Ok(had)
 }
 
-/// What the victim of an operation has is what it had before or what it has after it.
+/// Checks that the victim of an operation has its memory from before or from after it.
 fn is_whole(operation: Operation, had: Units) -> Result<()> {
     let is_known = had == VICTIM_HAS || had == operation.after();
     ensure!(is_known, "half of {operation:?} was done: {had:?}");

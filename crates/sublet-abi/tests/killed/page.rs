@@ -29,7 +29,7 @@ impl Page {
         Ok(Page { address, ledger })
     }
 
-    /// What is on it.
+    /// Returns its ledger.
     pub(crate) fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
     }

@@ -12,7 +12,7 @@ use std::ptr;
 
 use anyhow::{Context, Result, ensure};
 
-/// What the child says when the system does not let it be led.
+/// The child's exit code if the system does not let it be led.
 const NOT_ALLOWED: i32 = 77;
 
 /// The child, stopped.

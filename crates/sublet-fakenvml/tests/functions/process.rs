@@ -166,7 +166,7 @@ fn works(library: &Library, card: nvmlDevice_t, pid: u32) {
     );
 }
 
-/// What a container is to the machine: a process with PID 1 that has another PID here.
+/// The machine's view of a container: a process with PID 1 that has another PID here.
 const CONTAINER: [&str; 5] = [
     "--user",
     "--map-root-user",

@@ -212,7 +212,7 @@ fn buffers_versions_and_handles_are_checked() {
     a_binary_uuid_is_found(&library, card);
 }
 
-/// What lies behind the old structs is the caller's.
+/// Memory behind the old structs is the caller's.
 fn pci_structs_grow(library: &Library, card: nvmlDevice_t) {
     let mut pci = nvmlPciInfo_t {
         pciSubSystemId: 7,

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use sublet_fakegpu::FakeMachine;
 
-/// What a copy of the test process is for.
+/// Variable with the purpose of a copy of the test process.
 const ROLE: &str = "SUBLET_TEST_ROLE";
-/// Where and what the machine of a test is.
+/// Variable with the place and kind of a test's machine.
 pub(crate) const MACHINE: &str = "SUBLET_FAKE_GPU";
 const ROOT: &str = "SUBLET_FAKE_ROOT";
 /// The longest that a process of a test may take. Then the kernel ends it, whatever it does,

@@ -1,4 +1,4 @@
-//! The gate: who passes it, who waits, and what the process says of its work.
+//! The gate: launches that pass it or wait, and the process's report on its work.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,9 @@ fn begun() -> (FakeArbiter, Program) {
     (arbiter, program)
 }
 
-/// The same, behind a closed gate: it is known that the gate is free no longer. What is launched at
-/// a free gate is looked for once it is not, and in a stream that records it cannot be found.
+/// The same, behind a closed gate: the process knows that the gate is free no longer. Work that was
+/// launched at a free gate is looked for later, when the gate is not free, and in a stream that
+/// records it cannot be found.
 fn held() -> (FakeArbiter, Program) {
     let (arbiter, program) = begun();
     closed(&arbiter);

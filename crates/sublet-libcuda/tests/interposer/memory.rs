@@ -10,7 +10,7 @@ pub(crate) fn one_card(limit: u64) -> FakeArbiter {
     FakeArbiter::start(&grant(&[(0, limit)]))
 }
 
-/// How a program comes to a context.
+/// Calls that give a program a context.
 pub(crate) const START: &str = "
     cuInit 0
     cuDevicePrimaryCtxRetain &ctx 0

@@ -1,4 +1,4 @@
-//! What the program is told, and what it reaches: reports, devices, look-ups, launches.
+//! The program's view and reach: reports, devices, look-ups, launches.
 
 use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, command, tenant};

@@ -1,5 +1,5 @@
-//! Whom a program believes that cannot trust its environment: root's file, in a `/run` of the
-//! test's own, and a setuid program without one.
+//! Sources that a program believes if it cannot trust its environment: root's file, in a `/run` of
+//! the test's own, and a setuid program without one.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -131,7 +131,7 @@ fn said(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What the file says of this arbiter and the tests' driver.
+/// Returns the file's text for this arbiter and the tests' driver.
 fn text_for(arbiter: &FakeArbiter) -> String {
     format!(
         "sublet settings 1\nSUBLET_DIR={}\nSUBLET_MODE=strict\nSUBLET_DRIVER_CUDA={}\n",

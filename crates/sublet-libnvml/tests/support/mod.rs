@@ -64,7 +64,7 @@ pub(crate) fn tenant(arbiter: &FakeArbiter, what: &[&str]) -> Command {
     command
 }
 
-/// What it prints, to its end.
+/// Returns the program's output, to its end.
 pub(crate) fn output(command: &mut Command) -> String {
     let output = command.output().expect("the program starts");
     let text = String::from_utf8(output.stdout).expect("text");

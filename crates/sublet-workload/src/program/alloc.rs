@@ -16,7 +16,7 @@ use crate::path::Path;
 use crate::pattern;
 use crate::report::{Failure, Report};
 
-/// What `alloc` is told.
+/// Arguments of `alloc`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Bytes of a block
     #[arg(long, default_value = "2MiB")]
     size: Bytes,
-    /// How many blocks; without it one, or with --until-oom no end
+    /// Number of blocks; by default one, or with --until-oom no end
     #[arg(long)]
     count: Option<usize>,
     /// Go on until CUDA_ERROR_OUT_OF_MEMORY
@@ -153,7 +153,7 @@ fn free_all(allocator: &mut Allocator<'_>, blocks: &[Block]) -> Result<(), Failu
     allocator.settle()
 }
 
-/// How much memory to take.
+/// Amount of memory to take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) size: usize,
@@ -176,7 +176,7 @@ impl Plan {
     }
 }
 
-/// What was taken, and the refusal that ended it.
+/// The memory that was taken, and the refusal that ended it.
 pub(super) struct Got {
     pub(super) blocks: Vec<Block>,
     pub(super) refused: Option<Failure>,

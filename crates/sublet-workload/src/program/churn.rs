@@ -18,14 +18,14 @@ const SIZE_MAX: u64 = 1 << 30;
 /// A thread that holds so many blocks frees some.
 const HELD_MAX: usize = 64;
 
-/// What the threads do.
+/// Actions of the threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
     /// The ways to get memory, which the threads take in turn.
     pub(crate) paths: &'a [Path],
-    /// How often memory is taken or freed, by all threads together.
+    /// Number of steps that take or free memory, by all threads together.
     pub(crate) steps: u32,
-    /// How many threads.
+    /// Number of threads.
     pub(crate) threads: u32,
     /// The seed of the random numbers.
     pub(crate) seed: u64,

@@ -17,12 +17,12 @@ use crate::driver::Driver;
 use crate::path::Path;
 use crate::report::{Failure, Report};
 
-/// What `exec` is told.
+/// Arguments of `exec`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How often to replace itself
+    /// Number of times to replace itself
     #[arg(long, default_value_t = 2)]
     times: u32,
     /// The way to get memory
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Blocks of each life
     #[arg(long, default_value_t = 2)]
     count: usize,
-    /// What the lives before this one saw
+    /// Reports of the lives before this one
     #[arg(long, hide = true, default_value = "[]", value_parser = parse_lives)]
     seen: Lives,
 }

@@ -16,7 +16,7 @@ use crate::driver::Driver;
 use crate::path::Path;
 use crate::report::{Failure, Report};
 
-/// What `fork` is told.
+/// Arguments of `fork`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

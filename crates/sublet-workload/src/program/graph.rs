@@ -1,6 +1,6 @@
 //! Graphs: made once, by capture or node by node, and launched again and again.
 //!
-//! What a graph launches or allocates does not go through the calls that other programs make. An
+//! Launches and allocations of a graph do not go through the calls that other programs make. An
 //! interposer that watches those calls must watch graphs too.
 
 use std::ptr;
@@ -21,12 +21,12 @@ use crate::report::{Failure, Report};
 use crate::statistics::spread;
 use crate::stream::{Kernels, Stream};
 
-/// What `graph` is told.
+/// Arguments of `graph`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How the graph is made
+    /// Way to make the graph
     #[arg(long, value_enum, default_value = "capture")]
     by: Maker,
     /// Launches of the graph
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Kernels in the graph
     #[arg(long, default_value_t = 10)]
     kernels: u32,
-    /// How long each takes
+    /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 20)]
     microseconds: u64,
     /// Memory that the graph allocates, writes and frees in each launch
@@ -46,10 +46,10 @@ pub(crate) struct Arguments {
     memory: Bytes,
 }
 
-/// How a graph is made.
+/// Way to make a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Maker {
-    /// A stream's calls are recorded
+    /// Records a stream's calls
     Capture,
     /// Each node is added by a call
     Nodes,

@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::nvml;
 use crate::report::{Failure, Report};
 
-/// What `info` is told.
+/// Arguments of `info`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

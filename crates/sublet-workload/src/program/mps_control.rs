@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::report::Failure;
 
-/// What it calls itself in its record.
+/// Its name in its record.
 const NAME: &str = "a stand-in for nvidia-cuda-mps-control";
 
-/// What `mps-control` is told.
+/// Arguments of `mps-control`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Be the daemon, in the foreground; otherwise carry standard input to it

@@ -27,7 +27,7 @@ use crate::report::{Failure, Report};
 use crate::statistics::{percentile, spread};
 use crate::stream::{Buffer, Event, Kernels, Stream};
 
-/// What `pair` is told.
+/// Arguments of `pair`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -38,10 +38,10 @@ pub(crate) struct Arguments {
     /// Both ways in turns, or one alone, for several processes that do the same at a time
     #[arg(long, value_enum, default_value = "both")]
     side: Side,
-    /// Which calls; can be given several times [default: all]
+    /// Call to measure; can be given several times [default: all]
     #[arg(long, value_enum)]
     call: Vec<Call>,
-    /// How long each call is measured
+    /// Seconds to measure each call
     #[arg(long, default_value = "1", value_parser = seconds)]
     seconds: Duration,
     /// Calls in a block; calls that make memory are timed in blocks of a tenth
@@ -70,7 +70,7 @@ enum Side {
     Direct,
 }
 
-/// What is called.
+/// Call to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Call {
     /// cuLaunchKernel
@@ -105,7 +105,7 @@ impl Call {
         }
     }
 
-    /// How many calls are timed as one block.
+    /// Returns the number of calls that are timed as one block.
     fn block(self, asked: u32) -> u32 {
         match self {
             Self::MemAlloc | Self::MemAllocAsync | Self::MemCreate => asked.div_ceil(10),
@@ -160,7 +160,7 @@ struct Lap {
     whole: f64,
 }
 
-/// What the calls need. The first way makes it, and both ways use it.
+/// Objects that the calls need. The first way makes them, and both ways use them.
 struct Work<'context> {
     context: &'context Context<'context>,
     stream: Stream<'context>,

@@ -25,12 +25,12 @@ use crate::path::Path;
 use crate::report::{Failure, Report};
 use crate::statistics::{rounded, spread};
 
-/// What `race` is told.
+/// Arguments of `race`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How many processes
+    /// Number of processes
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: u32,
     /// The ways to get memory, which the processes take in turn; can be given several times
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     /// With so many threads in each process, which take the ways in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// Where the random numbers begin
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Keep what was got: a number of seconds, or `stdin` for until that is closed

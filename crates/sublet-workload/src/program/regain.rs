@@ -13,7 +13,7 @@ use crate::arguments::{Bytes, Common, seconds};
 use crate::driver::Driver;
 use crate::report::{Failure, Report};
 
-/// What `regain` is told.
+/// Arguments of `regain`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

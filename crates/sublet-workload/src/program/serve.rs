@@ -15,12 +15,12 @@ use crate::report::{Failure, Report};
 use crate::statistics::spread;
 use crate::stream::{Buffer, Kernels, Launch, Stream};
 
-/// What `serve` is told.
+/// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How long to serve
+    /// Seconds to serve
     #[arg(long, default_value = "2", value_parser = seconds)]
     seconds: Duration,
     /// Ends after so many requests, if that is sooner
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Launches of a request
     #[arg(long, default_value_t = 20)]
     launches: u32,
-    /// How long each takes
+    /// Duration of each launch, in microseconds
     #[arg(long, default_value_t = 20)]
     microseconds: u64,
     /// Quiet between two requests

@@ -15,15 +15,15 @@ use crate::report::{Failure, Report};
 use crate::statistics::{Slice, Stretch, rounded, slices, spread};
 use crate::stream::{Call, Event, Kernels, Stream};
 
-/// What `spin` is told.
+/// Arguments of `spin`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How long each kernel takes
+    /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 1000)]
     microseconds: u64,
-    /// How many; without it, and without --seconds, 100
+    /// Number of kernels; without it, and without --seconds, 100
     #[arg(long)]
     count: Option<usize>,
     /// Ends when this time is over
@@ -32,19 +32,19 @@ pub(crate) struct Arguments {
     /// The call that launches
     #[arg(long, value_enum, default_value = "kernel")]
     launch: Call,
-    /// How many are in the stream at a time
+    /// Kernels in the stream at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
     /// A kernel that begins or ends so much later than it could was disturbed, in microseconds
     #[arg(long, default_value_t = 100.0)]
     slack: f64,
-    /// How many kernels and slices to print, from the first
+    /// Number of kernels and slices to print, from the first
     #[arg(long, default_value_t = 1000)]
     print: usize,
 }
 
 impl Arguments {
-    /// How many kernels to launch next: a batch, or the rest; 0 at the end.
+    /// Returns the number of kernels to launch next: a batch, or the rest; 0 at the end.
     fn next_batch(&self, ran: usize, time: Duration) -> usize {
         let end = match (self.count, self.seconds) {
             (None, None) => 100,

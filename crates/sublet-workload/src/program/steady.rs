@@ -24,18 +24,18 @@ use crate::report::{Failure, Report};
 use crate::stream::{Event, Kernels, Launch, Stream};
 use crate::token_bucket::{REFILL_MS, TokenBucket, WAIT_MS};
 
-/// What `steady` is told.
+/// Arguments of `steady`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How long each kernel takes
+    /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 500)]
     microseconds: u64,
     /// Kernels of a burst
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     kernels: u32,
-    /// How a burst is launched
+    /// Way to launch a burst
     #[arg(long, value_enum, default_value = "eager")]
     launch: Way,
     /// Time without work after each burst
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// When the window begins, on CLOCK_MONOTONIC; now, without it
     #[arg(long, value_name = "NANOSECONDS")]
     from: Option<u64>,
-    /// How long the window is; work begins at once and ends with it
+    /// Seconds of the window; work begins at once and ends with it
     #[arg(long, default_value = "10", value_parser = seconds)]
     seconds: Duration,
     /// Limits itself to so many percent of the card as HAMi-core does, by NVML's file
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     blocks: u32,
 }
 
-/// How a burst is launched.
+/// Way to launch a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Way {
     /// Kernel by kernel

@@ -17,12 +17,12 @@ use crate::driver::{Context, Driver};
 use crate::path::Path;
 use crate::report::{Failure, Report};
 
-/// What `threads` is told.
+/// Arguments of `threads`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// How many threads
+    /// Number of threads
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
     /// Allocations of each
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// The largest block; each is between half of this and this
     #[arg(long, default_value = "4MiB")]
     size: Bytes,
-    /// How many blocks a thread holds before it frees its oldest
+    /// Blocks that a thread holds before it frees its oldest
     #[arg(long, default_value_t = 4)]
     hold: usize,
 }

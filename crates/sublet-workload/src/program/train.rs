@@ -13,7 +13,7 @@ use crate::driver::{Context, Driver};
 use crate::report::{Failure, Report};
 use crate::stream::{Buffer, Kernels, Launch, Stream};
 
-/// What `train` is told.
+/// Arguments of `train`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// Kernels of each step that only take time
     #[arg(long, default_value_t = 8)]
     kernels: u32,
-    /// How long each of them takes
+    /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 100)]
     microseconds: u64,
     /// Memory that is held all the time
@@ -98,8 +98,8 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
 /// The word that fills the kept memory.
 const KEPT: u32 = 0x5ab1_e700;
 
-/// How many words of each kept buffer are written and read. The beginning tells enough, and a fake
-/// card keeps what is written in the machine's memory.
+/// Words of each kept buffer that are written and read. The beginning tells enough, and a fake card
+/// keeps the written words in the machine's memory.
 const KEPT_WORDS: usize = 1024;
 
 /// Reads the beginning of a kept buffer.

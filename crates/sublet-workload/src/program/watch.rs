@@ -9,7 +9,7 @@ use clap::Args;
 use crate::nvml;
 use crate::report::{Failure, Report};
 
-/// What `watch` is told.
+/// Arguments of `watch`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The driver's NVML library

@@ -134,8 +134,8 @@ proptest! {
     }
 }
 
-/// What version 1 says stays at its place when a later version is spoken too: an arbiter of
-/// version 1 reads it there.
+/// Fields of version 1 stay at their places when a later version is spoken too: an arbiter of
+/// version 1 reads them there.
 #[test]
 fn a_hello_of_version_2_begins_as_one_of_version_1() {
     let held = SlotClaim {

@@ -64,7 +64,7 @@ pub(crate) fn gated_rows() -> Vec<&'static str> {
     rows.map(|index| CUDA[index].symbol).collect()
 }
 
-/// Where `driver.c` has no function of that name, one that only says that it was called.
+/// Returns functions that only report their call, for those that `driver.c` lacks.
 fn gated_functions() -> String {
     let functions = gated_rows().into_iter().map(|symbol| {
         format!("__attribute__((weak)) int {symbol}(void) {{ return fake_arrive(); }}\n")
@@ -110,7 +110,7 @@ pub(crate) fn tenant(arbiter: &FakeArbiter) -> Command {
     command
 }
 
-/// The program, while it runs. What it refuses fails the test.
+/// The program, while it runs. A call that it refuses fails the test.
 pub(crate) struct Program(Calls);
 
 impl Program {
