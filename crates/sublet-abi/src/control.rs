@@ -138,7 +138,7 @@ impl ControlDevice {
         uuid
     }
 
-    /// The card's whole memory in bytes, whoever may use it.
+    /// Returns the card's whole memory in bytes, for all users together.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)

@@ -1,9 +1,9 @@
 //! The first bytes of either page, the same in every version.
 //!
-//! Whoever maps a page does not know yet which version it has: an arbiter adopts ledgers
-//! that its predecessor made. So a page begins with a header that no version may change, and
-//! nothing else is looked at before the header has been read. On a ledger the tenant can
-//! write the header too; it decides which of our layouts is used, never how much is mapped.
+//! A process that maps a page does not know its version yet: an arbiter adopts ledgers that its
+//! predecessor made. So a page begins with a header that no version may change, and nothing else is
+//! looked at before the header has been read. On a ledger the tenant can write the header too; the
+//! header decides which of our layouts is used, never how much is mapped.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

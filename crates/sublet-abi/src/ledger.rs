@@ -253,9 +253,9 @@ impl LedgerPage {
 }
 
 impl ProcessSlot {
-    /// Hands the slot to a process: the arbiter, before it sends the welcome. The arbiter
-    /// keeps its own list of who has which slot; what is written here is for the process
-    /// itself and for an arbiter that adopts the page, which checks it.
+    /// Hands the slot to a process: the arbiter does so before it sends the welcome. The arbiter
+    /// keeps its own list of the slots' owners. The data here is for the process itself, and for an
+    /// arbiter that adopts the page, which checks it.
     pub fn hand_out(&self, pid: u32, generation: u32) {
         self.pid.store(pid, Ordering::Relaxed);
         self.generation.store(generation, Ordering::Relaxed);

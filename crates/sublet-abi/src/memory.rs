@@ -8,7 +8,7 @@ use std::vec::Vec;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// As good as a mapping for whoever is handed its address.
+/// Memory that serves as a mapping for code that only gets its address.
 pub(crate) struct Memory(Vec<Line>);
 
 impl Memory {

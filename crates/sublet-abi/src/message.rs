@@ -156,9 +156,9 @@ pub struct Welcome {
 /// A process gets no slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedHello {
-    /// Why, for the program.
+    /// The reason, for the program.
     pub code: RefusedCode,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: Text,
 }
 

@@ -27,15 +27,15 @@
 //! number in *used* has moved on, and the swap fails.
 //!
 //! # When a number comes round again
-//! The head has room for 19 bits of an operation's number, and a container can be frozen in
-//! the middle of an operation for a day. A sleeper takes an old head for the present one
-//! only if meanwhile the same slot did an exact multiple of 524,288 operations on the device
-//! *and* the total is the same to the unit. Its swap then succeeds: against an old limit, if
-//! that was lowered meanwhile, and without help for that slot, whose account is then behind
-//! until it does step 3 itself (and for good if it dies just then, which the arbiter sees by
-//! a total that is not the sum of its accounts). Nothing else relies on 19 bits: *used* has
-//! 30, a helper reads the head once more between *used* and *op*, and a process does its own
-//! step 3 whatever the head says by then.
+//! The head has room for 19 bits of an operation's number, and a container can be frozen in the
+//! middle of an operation for a day. A sleeper takes an old head for the present one only if
+//! meanwhile the same slot did an exact multiple of 524,288 operations on the device *and* the
+//! total is the same to the unit. Its swap then succeeds: against an old limit, if that was lowered
+//! meanwhile, and without help for that slot. That slot's account is then behind until the slot
+//! does step 3 itself (and for good if it dies just then; the arbiter sees this by a total that is
+//! not the sum of its accounts). Nothing else relies on 19 bits: *used* has 30, a helper reads the
+//! head once more between *used* and *op*, and a process does its own step 3 whatever the head says
+//! by then.
 //!
 //! # Why the limit holds
 //! The limit is read after the head. If it was lowered and the head then changed in any way

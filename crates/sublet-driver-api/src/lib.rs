@@ -1,17 +1,17 @@
 //! The functions of libcuda and libnvidia-ml as NVIDIA's headers declare them.
 //!
-//! Whoever stands in for a driver must export what it exports, answer look-ups by version as it
+//! A stand-in for a driver must export the driver's functions, answer look-ups by version as it
 //! does, and lay out its structs as it does. This crate holds those facts and nothing else: no
 //! library is loaded and no function called.
 //!
-//! Read [`table`] first: which functions there are. [`cuda`] and [`nvml`] are the types and
-//! constants that Sublet itself reads or fills.
+//! Read [`table`] first: the list of functions. [`cuda`] and [`nvml`] are the types and constants
+//! that Sublet itself reads or fills.
 //!
 //! # Where the facts come from
-//! `table/*.tsv` are written by `cargo xtask driver-tables` from the headers in NVIDIA's
-//! packages `nvidia-cuda-runtime` and `nvidia-nvml-dev`, whose versions are pinned there. They
-//! are names, versions, signatures, sizes and offsets: facts that a program must share with the
-//! driver to be able to talk to it. No text or code of the headers is copied.
+//! `cargo xtask driver-tables` writes `table/*.tsv` from the headers in NVIDIA's packages
+//! `nvidia-cuda-runtime` and `nvidia-nvml-dev`, at pinned versions. They are names, versions,
+//! signatures, sizes and offsets: facts that a program must share with the driver to be able to
+//! talk to it. No text or code of the headers is copied.
 //!
 //! # Use from a `build.rs`
 //! A crate that must write down one item for each function (a trampoline, an exported name)

@@ -156,7 +156,7 @@ pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
 pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
 pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 pub type nvmlUUID_t = nvmlUUID_v1_t;
-/// Numbers of 32 bits, of which the second is the process.
+/// Numbers of 32 bits; the second number is the process.
 pub type nvmlEncoderSessionInfo_t = [u32; 8];
 /// The same.
 pub type nvmlFBCSessionInfo_t = [u32; 12];

@@ -1,7 +1,7 @@
 //! The signature of a function, as Rust writes it.
 //!
-//! For a `build.rs` that declares functions of the tables. Numbers of C become Rust's; every
-//! other type keeps C's name, and whoever uses the text has that name in scope.
+//! For a `build.rs` that declares functions of the tables. Numbers of C become Rust's; every other
+//! type keeps C's name, and the code that uses the text has that name in scope.
 
 use crate::table::Function;
 

@@ -1,5 +1,5 @@
-//! Faults on demand: which call of which function fails, and how. So tests reach the
-//! branches that a healthy driver never takes.
+//! Faults on demand: a chosen call of a chosen function fails with a chosen code. So tests reach
+//! the branches that a healthy driver never takes.
 //!
 //! `SUBLET_FAKE_FAULT=cuMemAlloc_v2:2:3` makes the third call of `cuMemAlloc_v2` give
 //! code 2. The last part can be `3-5` (third to fifth), `3-` (third and all later), or

@@ -1,9 +1,9 @@
 //! A machine with GPUs that is not there.
 //!
-//! Read [`spec`] (what a machine is), [`machine`] (the file that its processes share:
-//! memory, time, who lives), then `driver` (what a driver keeps inside one process) and
-//! `cuda` (the functions of libcuda, which only translate). The cdylib `sublet_fakecuda`
-//! exports those functions as `libcuda.so.1`.
+//! Read [`spec`] (the parts of a machine), [`machine`] (the file that its processes share: memory,
+//! time, living processes), then `driver` (the driver's state inside one process) and `cuda` (the
+//! functions of libcuda, which only translate). The cdylib `sublet_fakecuda` exports those
+//! functions as `libcuda.so.1`.
 #![expect(
     unsafe_code,
     reason = "stands in for a C library: raw pointers are its interface, mappings its memory"

@@ -1,9 +1,9 @@
-//! The fake machine: a folder with one file, which every process that uses it maps. There
-//! is no daemon; state is shared, and what a dead process leaves is freed by whoever looks
-//! next, as in a driver.
+//! The fake machine: a folder with one file, which every process that uses it maps. There is no
+//! daemon; state is shared, and the memory of a dead process is freed by the next process that
+//! looks, as in a driver.
 //!
-//! A [`FakeMachine`] is what one sees from outside (cards, who uses them, how busy they are);
-//! a [`Registration`] is one process's place in it, through which it takes memory and time.
+//! A [`FakeMachine`] is the view from outside (cards, their users, their utilisation); a
+//! [`Registration`] is one process's place in it, through which it takes memory and time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub enum MachineError {
     /// The text is no machine.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The folder is somebody else's, who could change the machine under us.
+    /// The folder belongs to another user, and that user could change the machine under us.
     #[error("{folder} belongs to user {owner}, not to us; set {ROOT_VARIABLE} to another folder")]
     Owner {
         /// The folder.

@@ -1,10 +1,10 @@
-//! The functions of libnvidia-ml on the fake machine: what is on it, who uses it, how busy
-//! it is. They read the same file as the driver's; nothing here changes the machine.
+//! The functions of libnvidia-ml on the fake machine: its cards, their users, their utilisation.
+//! They read the same file as the driver's; nothing here changes the machine.
 //!
-//! Read `pointer` first: how C's arguments become values. Then `library` (started
-//! or not, which card a handle means), then the files by subject. A function that is not
-//! here is exported too: it answers that it needs more rights if it changes something, and
-//! that the card does not support it otherwise.
+//! Read `pointer` first: the conversion of C's arguments to values. Then `library` (its start, and
+//! the card that a handle means), then the files by subject. A function that is missing here is
+//! exported too. If it changes something, it answers that it needs more rights; otherwise it
+//! answers that the card does not support it.
 
 mod device;
 mod event;

@@ -1,6 +1,5 @@
-//! Every call, in a file, for whoever wants to know what a program asks of its driver:
-//! `SUBLET_FAKE_TRACE=/tmp/calls` appends one line per call with the thread, the name and
-//! the code it gave.
+//! Every call, in a file, to show a program's use of the driver: `SUBLET_FAKE_TRACE=/tmp/calls`
+//! appends one line per call with the thread, the name and the code it gave.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

@@ -69,7 +69,7 @@ fn allocate(graph: u64, size: usize) -> (u32, u64, u64) {
     (code, node, given.dptr)
 }
 
-/// A graph into another one by the struct that says whose it will be.
+/// Adds a graph to another one by the struct that names its future owner.
 fn nest(child: u64, graph: u64, ownership: CUgraphChildGraphNodeOwnership) -> (u32, u64) {
     let params = CUDA_CHILD_GRAPH_NODE_PARAMS {
         graph: CUgraph(child as usize),

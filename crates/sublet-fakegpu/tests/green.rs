@@ -1,4 +1,4 @@
-//! Green contexts: parts of a card, and what belongs to whom.
+//! Green contexts: parts of a card, and the owners of memory and streams.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
 mod own_process;

@@ -1,4 +1,4 @@
-//! Memory: what a card has, who has how much of it, and whether bytes stay where they are.
+//! Memory: the amount on a card, its owners, and whether bytes stay where they are.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
 mod own_process;

@@ -96,7 +96,7 @@ struct World {
     kept: u64,
     contexts: [u64; 2],
     pieces: [Pieces; 2],
-    /// Where, how long, and in which context.
+    /// Address, length and context of each allocation.
     live: Vec<(u64, u64, usize)>,
     /// Modules: handle, address of its code and of its variable, length of each, context.
     modules: Vec<(u64, [u64; 2], u64, usize)>,

@@ -1,9 +1,9 @@
 //! Locks on single bytes of a file, as signs that somebody is there.
 //!
 //! Nobody ever waits for one. A lock belongs to an open file, not to a process: it goes when the
-//! last descriptor of that open file is closed, in whatever process it has come to by then. So
-//! whoever has opened the file for itself can ask whether another open file is still there,
-//! without holding it, and nothing is left behind by a process that is killed.
+//! last descriptor of that open file is closed, in any process that has the descriptor by then. So
+//! a process that has opened the file for itself can ask whether another open file is still there,
+//! without holding it, and a process that is killed leaves nothing behind.
 
 use std::os::fd::RawFd;
 

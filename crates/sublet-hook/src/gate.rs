@@ -1,4 +1,4 @@
-//! May this launch go? Each one looks at a word of the process's own.
+//! Permission of a launch. Each launch reads a word of the process's own.
 //!
 //! The arbiter's word is in a page that several processes read. Only the [keeper](crate::keeper)
 //! reads that, and sets [`WORD`] from it. A launch first says that it is inside, in memory of its
@@ -58,8 +58,8 @@ pub fn word() -> GateWord {
     GateWord::of_bits(WORD.load(Ordering::Acquire))
 }
 
-/// Sets the word, and wakes who waits if they may go. When this returns, every launch has read the
-/// new word, or is seen by [`threads::is_anybody_inside`].
+/// Sets the word, and wakes the waiting threads if they may go. When this returns, every launch has
+/// read the new word, or is seen by [`threads::is_anybody_inside`].
 pub fn set(word: GateWord) {
     WORD.store(word.bits(), Ordering::SeqCst);
     if word.state() != GateState::Closed {

@@ -62,7 +62,7 @@ fn keep(link: &'static Link) {
 #[derive(Debug, PartialEq, Eq)]
 struct Aim {
     word: GateWord,
-    /// It is the arbiter's, who wants to know what runs.
+    /// The word is the arbiter's, and the arbiter wants to know whether work runs.
     is_followed: bool,
     look_again: Duration,
 }

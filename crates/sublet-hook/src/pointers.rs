@@ -76,7 +76,7 @@ impl<T> Pointers<T> {
         self.shard(address).get(&address).cloned()
     }
 
-    /// Forgets every address of which `gone` is true, and returns them with what was known.
+    /// Forgets every address for which `gone` is true, and returns them with their entries.
     pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
         let mut removed = Vec::new();
         for shard in &self.shards {

@@ -115,7 +115,7 @@ impl Told {
         }
     }
 
-    /// The file of the real library whose variable this is, if it is said.
+    /// Returns the file of the real library that the settings give for this variable, if any.
     #[must_use]
     pub fn driver(&self, variable_name: &str) -> Option<OsString> {
         match (self, variable_name) {
@@ -195,12 +195,12 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// The number of every user whom a user namespace has no number for. In a container that has one,
-/// the host's root is such a user, unless its mounts are translated.
+/// The number of every user that has no number in a user namespace. In a container with a user
+/// namespace, the host's root is such a user, unless its mounts are translated.
 const NOBODY_KNOWN: u32 = 65_534;
 
-/// True for the owner's file. One whose owner has no number here counts if it is mounted for reading
-/// only, because that takes the rights of root over the container's mounts.
+/// True for the owner's file. A file of an owner without a number here counts if it is mounted for
+/// reading only, because such a mount needs the rights of root over the container's mounts.
 fn is_of(file: &File, uid: u32, owner: u32) -> bool {
     uid == owner || (uid == NOBODY_KNOWN && is_mounted_read_only(file))
 }

@@ -1,8 +1,8 @@
 //! Exports every function of libcuda.so.1.
 //!
-//! Whoever claims the driver's name must have all of its functions: a program that is linked
-//! against it is not started otherwise. Each is a jump through a table; where it leads is
-//! decided in `sublet_hook::cuda`, and nothing is decided here.
+//! A library with the driver's name must have all of its functions: a program that is linked
+//! against it does not start otherwise. Each is a jump through a table; `sublet_hook::cuda` decides
+//! its target, and nothing is decided here.
 #![expect(unsafe_code, reason = "exports functions under the driver's names")]
 
 use sublet_hook::cuda::{Export, TARGETS, register};

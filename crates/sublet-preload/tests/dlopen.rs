@@ -1,5 +1,5 @@
-//! The wrapper in real programs: which names it changes, and that the loader still sees who
-//! asked.
+//! The wrapper in real programs: the names that it changes, and that the loader still sees the
+//! caller.
 
 use std::env;
 use std::fs;

@@ -48,7 +48,7 @@ impl Calls {
         &self.running
     }
 
-    /// The same without the script, for whoever wants to see how it ends.
+    /// The same without the script, for a caller that wants to see its end.
     #[must_use]
     pub fn into_running(self) -> Running {
         self.running

@@ -1,5 +1,5 @@
-//! Programs that follow a test's script. Whoever tests a driver, or what stands before one, tells
-//! a C program which call to make with which arguments, and reads what the call gave.
+//! Programs that follow a test's script. A test of a driver, or of a library in front of one, tells
+//! a C program which call to make with which arguments, and reads the call's result.
 //!
 //! Read [`Calls`] (the script), then [`Running`] (any program that a test has started). The
 //! interpreter itself is `calls.c`: it is C so that it is built without our crates and reaches

@@ -25,7 +25,7 @@ pub(crate) enum Path {
     Mipmap,
     /// a graph with an allocation node, launched
     Graph,
-    /// a graph whose branches use memory one after the other
+    /// a graph with branches that use memory one after the other
     Branches,
     /// a graph that a stream's cuMemAllocAsync was recorded into, launched
     Capture,

@@ -28,7 +28,7 @@ fn rig(number: u32, units: &[u64]) -> (Rc<CellRig>, Rc<Life>) {
     (Rc::new(rig), life)
 }
 
-/// So many operations of slot 2, each second of which undoes the one before.
+/// Runs so many operations of slot 2. Each second one undoes the one before.
 fn work_of_slot_2(rig: &CellRig, n_operations: u32) {
     for count in 0..n_operations {
         if count % 2 == 0 {
@@ -319,7 +319,7 @@ impl Model {
         *held = held.strict_add_signed(units);
     }
 
-    /// A deed that may be the last of whoever does it.
+    /// Does a deed that may be the slot's last.
     fn live_through(&mut self, rig: &CellRig, life: &Life, deed: Deed, death: Option<u32>) {
         let (process, by_arbiter) = match deed {
             Deed::Reserve(index, _) | Deed::Release(index, _) => (index, false),

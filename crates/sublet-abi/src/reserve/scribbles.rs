@@ -81,8 +81,8 @@ impl Accounts for RestlessAccounts {
 /// The bits of *used* below the number.
 const LOW: u64 = (1 << 34) - 1;
 
-/// Ways to write nonsense: at random, all zero, all one, and with two numbers of which one
-/// follows the other, so that there is often somebody to help.
+/// Ways to write nonsense: at random, all zero, all one, and with two successive numbers, so that
+/// there is often somebody to help.
 const SCRIBBLES: [fn(u64) -> u64; 4] = [
     |random| random,
     |_| 0,

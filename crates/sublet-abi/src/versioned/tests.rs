@@ -192,8 +192,8 @@ fn a_page_of_either_version_is_opened_as_what_it_is() {
     }
 }
 
-/// The tenant can write the header of its ledger. It then has a page that its mapping is too
-/// short for, or whose size is not its version's.
+/// The tenant can write the header of its ledger. The page is then too long for its mapping, or has
+/// a size that is not its version's.
 #[test]
 fn a_ledger_whose_version_was_forged_is_no_page() {
     for (version, forged) in [(1, 2_u8), (2, 1), (1, 9), (2, 0)] {

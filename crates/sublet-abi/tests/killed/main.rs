@@ -122,7 +122,7 @@ impl Pages {
         })
     }
 
-    /// Kills a victim after `n_steps` instructions, before one of which others came between.
+    /// Kills a victim after `n_steps` instructions. Others come between before one of these.
     fn kill_after(
         &self,
         operation: Operation,
@@ -174,8 +174,8 @@ fn take_and_give_back(account: Account) -> Result<()> {
     Ok(())
 }
 
-/// A third process is killed between the moment at which its operation happens and that at which
-/// its account says so: whoever comes next has to finish for it.
+/// A third process is killed between the moment of its operation and the update of its account: the
+/// next process has to finish for it.
 fn die_half_way(account: Account) -> Result<()> {
     let before = account.total();
     let take = || {
@@ -193,8 +193,8 @@ fn die_half_way(account: Account) -> Result<()> {
     Ok(())
 }
 
-/// The arbiter finds processes dead, in this order; says what each had. All that the limit allows
-/// is there again for those who live, and not one unit more.
+/// The arbiter finds processes dead, in this order. Returns the memory that each had. All memory
+/// that the limit allows is there again for the living processes, and not one unit more.
 fn bury(account: Account, dead: [SlotIndex; 2]) -> Result<[Units; 2]> {
     let had = [account.reclaim(dead[0])?, account.reclaim(dead[1])?];
     let holders = [

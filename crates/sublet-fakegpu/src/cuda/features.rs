@@ -239,7 +239,7 @@ pub const FEATURES: [Feature; 13] = [
     },
 ];
 
-/// Older forms that are there, and who asks for them.
+/// Older forms that are there, and the programs that ask for them.
 pub const OLDER_FORMS: [(&str, &str); 7] = [
     ("cuCtxGetDevice", "the header of CUDA 13 declares both"),
     ("cuCtxSynchronize", "the header of CUDA 13 declares both"),

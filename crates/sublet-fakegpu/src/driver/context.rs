@@ -110,7 +110,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A context on a part of a card, whose home is there and pays.
+    /// Opens a context on a part of a card. Its home context is there and pays.
     pub(crate) fn open_part(&mut self, id: Id, card: usize, home: Id) -> Answer {
         let flags = self.context(home)?.flags;
         self.insert_context(id, home, card, flags, false);
@@ -154,7 +154,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// Takes everything away that belongs to a context, whose work is done.
+    /// Removes everything that belongs to a context. Its work is done.
     pub(crate) fn close_context(&mut self, id: Id) {
         let Some(context) = self.contexts.remove(&id) else {
             return;
@@ -251,7 +251,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the primary context of a device, whoever uses it. They have to release it still.
+    /// Ends the primary context of a device, even if it has users. They still have to release it.
     pub(crate) fn reset_primary(&mut self, device: i32) -> Answer {
         self.card_of(device)?;
         let id = self.primaries[device as usize].id;

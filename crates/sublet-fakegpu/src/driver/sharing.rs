@@ -3,9 +3,9 @@
 //! (`cuIpcGetMemHandle`) or into a file without a name whose descriptor the program passes
 //! on (`cuMemExportToShareableHandle`), at the same addresses.
 //!
-//! The process that allocated the memory pays for it, and of what went out as a descriptor
-//! for as long as any is open (`outlive`). When it ends, what others still have mapped is no
-//! longer counted: a limit of the fake.
+//! The process that allocated the memory pays for it. If the memory went out as a descriptor, the
+//! process pays as long as any such descriptor is open (`outlive`). When the process ends, memory
+//! that others still have mapped is no longer counted: a limit of the fake.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -34,7 +34,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"sublipc1");
 pub(crate) struct Imports {
     /// Blocks of ours that are in a file, and its number.
     exported: BTreeMap<u64, u64>,
-    /// Blocks of others by where they are mapped: whose, how long, how often opened.
+    /// Blocks of others by their address: the owner, the length, and the number of times opened.
     open: BTreeMap<u64, Open>,
 }
 

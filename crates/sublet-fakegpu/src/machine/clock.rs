@@ -1,7 +1,6 @@
-//! The time of a card. Kernels of two processes never run at the same time: whoever has
-//! work takes the next slice by moving `busy_until`, in one compare-and-swap, and sleeps
-//! until its slice is over. A process asks for its next slice only then, so processes
-//! that all have work alternate.
+//! The time of a card. Kernels of two processes never run at the same time: a process with work
+//! takes the next slice by moving `busy_until`, in one compare-and-swap, and sleeps until its slice
+//! is over. A process asks for its next slice only then, so processes that all have work alternate.
 //!
 //! Time is the wall clock. A slice may begin in the past: work that was ready while
 //! the card stood idle began then, however late its thread woke up, so the durations of a

@@ -116,8 +116,8 @@ impl Mapped {
         })
     }
 
-    /// The same for somebody who only looks: all numbers are then of one moment. `None` if a
-    /// process stands still with its own open, for which nobody waits long.
+    /// The same for a caller that only looks: all numbers are then of one moment. `None` if a
+    /// process hangs while it holds the lock; nobody waits long for that.
     pub(super) fn glance(&self) -> Option<Accounts<'_>> {
         const TRIES: u32 = 400;
         const PAUSE: Duration = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! The machine from outside: who opens what, what is refused, and how time is given.
+//! The machine from outside: who may open a machine, refusals, and the sharing of time.
 
 use std::path::Path;
 

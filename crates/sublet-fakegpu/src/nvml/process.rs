@@ -232,8 +232,8 @@ fn detail(process: &ProcessUse) -> nvmlProcessDetail_v1_t {
     }
 }
 
-/// The processes whose kernels ran in the last second, one sample each. The real library
-/// says "not found" where there is no sample newer than the caller's last one.
+/// Returns one sample for each process with kernels in the last second. The real library answers
+/// "not found" if there is no sample newer than the caller's last one.
 fn working(device: nvmlDevice_t, last_seen: u64) -> Answer<Vec<nvmlProcessUtilizationInfo_v1_t>> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

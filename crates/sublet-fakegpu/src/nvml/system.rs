@@ -38,7 +38,7 @@ functions! {
         library::stop()
     }
 
-    /// Private tables of the driver, whose contents nobody documents.
+    /// Private tables of the driver, without public documentation.
     fn nvmlInternalGetExportTable(_table: Out<In<c_void>>, _id: In<c_void>) {
         Err(NVML_ERROR_NOT_SUPPORTED)
     }

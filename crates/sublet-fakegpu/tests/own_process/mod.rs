@@ -15,8 +15,8 @@ const INSIDE: &str = "SUBLET_TEST_INSIDE";
 /// Output of a body that ran to its end, so that a name without a test is noticed.
 const DONE: &str = "the body of the test was run";
 
-/// The longest that a process of a test may take. Then the kernel ends it, whatever it does,
-/// so that whoever waits for it goes on and fails.
+/// The longest that a process of a test may take. Then the kernel ends it, whatever it does, so
+/// that a process that waits for it goes on and fails.
 const LIMIT_S: u32 = 120;
 
 /// Runs `body` in a process with the machine `spec`.

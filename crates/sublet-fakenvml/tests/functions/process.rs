@@ -20,8 +20,8 @@ use super::test_machine::{self, Running};
 
 const HELD: u64 = 3 << 30;
 
-/// Takes memory of the second card and all of its time, until it is killed or nobody is
-/// left who could do that.
+/// Takes memory of the second card and all of its time, until it is killed or nobody is left who
+/// could kill it.
 fn hold() {
     let registration = test_machine::machine().take_slot().unwrap();
     let mut begin = now();

@@ -1,9 +1,9 @@
-//! Addresses of linear memory: what is known of each, and what happens when one is freed.
+//! Addresses of linear memory: the entry of each, and the steps when one is freed.
 //!
-//! Whatever freed it, `cuMemFree`, `cuMemFreeAsync` or the end of its context, an address is
-//! taken out of the books before the driver is asked, and what was there is told afterwards:
-//! memory of this process to whoever pays for it ([`Owned`]), later if others still hold it
-//! ([`deferred_free`](super::deferred_free)); memory of another process to that one
+//! An address may be freed by `cuMemFree`, by `cuMemFreeAsync` or by the end of its context. In
+//! each case it is taken out of the books before the driver is asked, and its payer is told
+//! afterwards: for memory of this process its account ([`Owned`]), later if others still hold it
+//! ([`deferred_free`](super::deferred_free)); for memory of another process that process
 //! ([`Borrowed`]).
 
 use super::borrowed::Borrowed;

@@ -30,7 +30,7 @@ pub enum Array {
         /// True if it gets its memory in one piece, whatever the mapping says.
         is_mapped_whole: bool,
     },
-    /// Whoever imported what it shows.
+    /// The process that imported the memory that it shows.
     External(Share),
 }
 

@@ -1,7 +1,7 @@
 //! Memory of other processes, at addresses of this one.
 //!
-//! It costs nothing here: whoever made it pays. While it is here, a mark says so to its owner
-//! ([`marks`](crate::link::marks)).
+//! It costs nothing here: the process that made it pays. While it is here, a mark tells its owner
+//! so ([`marks`](crate::link::marks)).
 
 use super::c::*;
 use super::tenant::{Tenant, current_context};

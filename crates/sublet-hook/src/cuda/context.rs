@@ -215,7 +215,7 @@ pub unsafe extern "C" fn create_vdpau<R: Like<row::cuVDPAUCtxCreate>>(
     )
 }
 
-/// `cuCtxAttach`: one who uses it more.
+/// `cuCtxAttach`: one more user.
 ///
 /// # Safety
 /// As the driver documents.

@@ -1,14 +1,14 @@
 //! Memory that this process has freed, and that somebody else may still hold.
 //!
-//! Freed memory is on the card for as long as another process has it open, a descriptor of it
-//! is, or a stream has not come to where it is unmapped; and so long it stays charged to the
-//! process that made it. Each way to let others have memory leaves a [`Holder`], of which can be
-//! seen whether it still holds the memory; the driver does not say. Most programs end what they
-//! borrowed before the lender frees it, as they should: then nobody holds it, and nothing comes
-//! here.
+//! Freed memory stays on the card as long as another process has it open, a descriptor of it is
+//! open, or a stream has not yet reached the unmapping. As long, it stays charged to the process
+//! that made it. Each way of sharing memory leaves a [`Holder`], which can be checked for whether
+//! it still holds the memory; the driver does not report it. Most programs end their use of
+//! borrowed memory before the lender frees it, as they should: then nobody holds it, and nothing
+//! comes here.
 //!
-//! Somebody has to look. Whoever is about to be refused does, and whoever is asked how much is
-//! left; and where another process of the job may need the memory while this one sleeps, a
+//! Somebody has to look. A call that is about to be refused does, and so does a call that reports
+//! the free memory. If another process of the job may need the memory while this one sleeps, a
 //! thread of ours looks a few times a second, until nothing is left.
 
 mod descriptor;

@@ -22,7 +22,7 @@ const GATED: [&str; 11] = [
     "cuMemPrefetchBatchAsync",
 ];
 
-/// And so do all whose names begin so: copies and fills, of which each header has more.
+/// All functions with these beginnings, too: copies and fills, of which each header has more.
 const GATED_FAMILIES: [&str; 2] = ["cuMemcpy", "cuMemset"];
 
 /// True if a row makes the card work.

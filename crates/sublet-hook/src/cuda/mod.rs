@@ -1,25 +1,27 @@
-//! The CUDA half: what stands behind each exported `cu…` name.
+//! The CUDA half: the function behind each exported `cu…` name.
 //!
-//! A name leads through [`TARGETS`] to the real function or to a hook; [`table`] says which, one
-//! line for each hooked function, and a rule for those that pass the gate. A hook asks the driver *after* it
-//! has taken the memory from the tenant's account, and gives it back when the driver refuses or
-//! the program frees it. Without an arbiter nothing is hooked and every name leads to the real
-//! driver.
+//! A name leads through [`TARGETS`] to the real function or to a hook. [`table`] has one line for
+//! each hooked function, and a rule for functions that pass the gate. A hook asks the driver
+//! *after* it has taken the memory from the tenant's account, and gives it back when the driver
+//! refuses or the program frees it. Without an arbiter nothing is hooked and every name leads to
+//! the real driver.
 //!
 //! Modules point in one direction, which a test holds (`directions.rs`). From the table down:
-//! - [`table`] says what stands behind each name.
+//! - [`table`] lists the function behind each name.
 //! - Hooks take memory: [`linear`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
-//!   [`external`]; [`context`] is what a context costs. [`shared`] is memory between processes,
-//!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] when pools
-//!   may have become smaller, [`stream_life`] streams that come and go. [`launch`] is the gate,
-//!   `gated` says for whom, [`queue`] how much may wait behind it, [`work`] what still runs.
-//! - [`address`] is what is known of linear memory. An address that is freed tells [`owned`], which
-//!   tells the account that paid: [`small`] (pieces that several share: [`heap`]), [`pool_account`]
-//!   (with what the driver keeps for later: [`driver_cache`]), or the tenant. If others may still
-//!   hold the memory, [`deferred_free`] tells them later. [`borrowed`] is memory of others.
-//! - [`tenant`] takes and gives back. It knows nobody above it: who keeps memory unused is a
-//!   [`tenant::CachesMemory`] in the list of `CudaBooks::caches`.
-//! - [`real`] is the driver itself, [`stream`] what its streams say, [`c`] its types.
+//!   [`external`]; [`context`] is the cost of a context. [`shared`] is memory between processes,
+//!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] the points
+//!   when pools may have become smaller, [`stream_life`] streams that come and go. [`launch`] is
+//!   the gate, `gated` the list of functions that pass it, [`queue`] the bound of the work behind
+//!   it, [`work`] the work that still runs.
+//! - [`address`] is the knowledge about linear memory. An address that is freed tells [`owned`],
+//!   which tells the account that paid: [`small`] (pieces that several share: [`heap`]),
+//!   [`pool_account`] (with the memory that the driver keeps for later: [`driver_cache`]), or the
+//!   tenant. If others may still hold the memory, [`deferred_free`] tells them later. [`borrowed`]
+//!   is memory of others.
+//! - [`tenant`] takes and gives back. It knows no module above it: a module that keeps memory
+//!   unused is a [`tenant::CachesMemory`] in the list of `CudaBooks::caches`.
+//! - [`real`] is the driver itself, [`stream`] the properties of its streams, [`c`] its types.
 //!
 //! Read [`table`], then [`tenant`], then a hook.
 
@@ -162,7 +164,7 @@ impl CudaBooks {
     }
 }
 
-/// Takes a lock of the books. Whoever panicked with it had changed the book in one step.
+/// Takes a lock of the books. If a thread panicked with it, it had changed the book in one step.
 fn locked<T>(book: &Mutex<T>) -> MutexGuard<'_, T> {
     book.lock().unwrap_or_else(PoisonError::into_inner)
 }

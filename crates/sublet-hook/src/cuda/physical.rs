@@ -1,10 +1,11 @@
-//! Memory behind handles (`cuMemCreate`), and where it is mapped.
+//! Memory behind handles (`cuMemCreate`), and the places where it is mapped.
 //!
-//! Such memory lives while anything refers to it ([`book`] says what does). Releasing the handle
-//! of mapped memory frees nothing; the charge goes back with the last reference, or later if
-//! others have the memory too ([`super::deferred_free`]). The device is the one the program named,
-//! since there need be no current context; memory on the host has a budget of its own. A handle
-//! imported from another process costs nothing here: whoever created it pays.
+//! Such memory lives while anything refers to it ([`book`] lists the kinds of references).
+//! Releasing the handle of mapped memory frees nothing; the charge goes back with the last
+//! reference, or later if others have the memory too ([`super::deferred_free`]). The device is the
+//! one the program named, since there need be no current context; memory on the host has a budget
+//! of its own. A handle imported from another process costs nothing here: the process that created
+//! it pays.
 
 mod book;
 mod bound;

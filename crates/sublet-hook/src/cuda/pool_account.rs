@@ -34,7 +34,7 @@ use crate::link::Budget;
 /// it, and finds out at its first synchronisation.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 
-/// Pools by handle. One of which nobody says where it is has no account.
+/// Pools by handle. A pool without a known place has no account.
 #[derive(Debug, Default)]
 pub struct Pools(pub(super) HashMap<CUmemoryPool, Option<Account>>);
 

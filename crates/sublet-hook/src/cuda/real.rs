@@ -1,7 +1,7 @@
 //! The driver's own functions, by row.
 //!
 //! A function that the driver lacks answers `CUDA_ERROR_NOT_SUPPORTED`. Without any driver each
-//! call answers `CUDA_ERROR_STUB_LIBRARY`, whose text says what was looked for and where.
+//! call answers `CUDA_ERROR_STUB_LIBRARY`; the text of that error names the files that were tried.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;

@@ -1,5 +1,5 @@
-//! Streams that are made, are destroyed, or begin to record: whoever asks whether work has ended
-//! ([`work`](super::work)) must know which there are, and never ask one that is gone.
+//! Streams that are made, are destroyed, or begin to record. The check whether work has ended
+//! ([`work`](super::work)) must know all streams, and never ask one that is gone.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -55,8 +55,8 @@ impl ContextCharge {
 /// A part in something that is charged once, however many have one. The last one pays back.
 pub type Share = Arc<ContextCharge>;
 
-/// A book of memory that the driver only keeps for later, or that is freed and not yet paid back.
-/// Whoever lacks memory asks all of them, and so does whoever reports how much there is.
+/// A book of memory that the driver only keeps for later, or that is freed and not yet paid back. A
+/// call that lacks memory asks all such books, and so does a call that reports the free memory.
 pub trait CachesMemory {
     /// Gives back what nobody uses of a budget. True if that was anything.
     fn release_unused(&self, tenant: &Tenant, budget: Budget) -> bool;

@@ -9,7 +9,8 @@ const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 /// Taken while a page is flipped.
 static TURN: AtomicU8 = AtomicU8::new(0);
 
-/// A child has none of its parent's threads, one of which may have had the turn.
+/// Frees the turn in a child: one of its parent's threads may have had it, and the child has none
+/// of them.
 pub(super) fn forget_parent() {
     TURN.store(0, Ordering::Release);
 }

@@ -1,4 +1,4 @@
-//! Waiting for a word to change, and waking who waits.
+//! Waiting for a word to change, and waking the waiting threads.
 
 use std::ptr;
 use std::sync::atomic::AtomicU32;
@@ -22,7 +22,7 @@ pub fn wait_shared(word: *const u32, value: u32, longest: Duration) {
     futex(word, libc::FUTEX_WAIT, value, Some(longest));
 }
 
-/// Wakes all who wait for it, in whatever process.
+/// Wakes all threads that wait for it, in any process.
 pub fn wake_shared(word: *const u32) {
     futex(word, libc::FUTEX_WAKE, i32::MAX.cast_unsigned(), None);
 }

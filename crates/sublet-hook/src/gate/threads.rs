@@ -229,9 +229,9 @@ fn add() -> &'static Launcher {
     }
 }
 
-/// By a key of the C library, whose destructors run after those of C++ and Rust, and once more if
-/// one of them launches: then the thread has a record again. A record that no destructor gives
-/// back is lost, and never counts as inside.
+/// Uses a key of the C library. Its destructors run after those of C++ and Rust, and once more if
+/// one of them launches: then the thread has a record again. A record that no destructor gives back
+/// is lost, and never counts as inside.
 fn give_back_at_end(launcher: &'static Launcher) {
     if let Some(key) = key() {
         // SAFETY: a key of ours; the record is never freed.

@@ -35,7 +35,7 @@ use meeting::Why;
 use socket::Socket;
 pub(crate) use watch::without_signals;
 
-/// The name of the socket in the folder of which the process is [told](settings).
+/// Name of the socket in the folder that the process is [told](settings).
 pub const SOCKET: &str = "tenant.sock";
 
 /// Time limit of one step of meeting the arbiter. With 300 processes at once the last one waits
@@ -191,7 +191,7 @@ impl Link {
         Arc::clone(&socket)
     }
 
-    /// The marks that tell who holds whose memory; `None` if they cannot be had here.
+    /// Returns the marks that tell the holders of each memory; `None` if marks cannot be had here.
     #[must_use]
     pub fn marks(&self) -> Option<&marks::Marks> {
         self.marks.as_ref()

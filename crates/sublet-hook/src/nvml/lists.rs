@@ -38,7 +38,7 @@ pub fn read_all<T: Zeroed + Clone>(
     Err(NVML_ERROR_INSUFFICIENT_SIZE)
 }
 
-/// Answers a list to a caller who must have room for all of it.
+/// Answers a list to a caller that must have room for all of it.
 ///
 /// # Safety
 /// `count` is null or points to a number; `room` is null or points to so many elements.
@@ -63,7 +63,7 @@ pub unsafe fn answer<T: Copy>(list: &[T], count: *mut u32, room: *mut T) -> nvml
     NVML_SUCCESS
 }
 
-/// Answers a list to a caller who may ask for the number alone (0), or for the first few.
+/// Answers a list to a caller that may ask for the number alone (0), or for the first few.
 ///
 /// # Safety
 /// As for [`answer`].
@@ -242,8 +242,8 @@ impl OfProcess for u32 {
     }
 }
 
-/// `nvmlEncoderSessionInfo_t` and `nvmlFBCSessionInfo_t`: numbers of 32 bits, of which the
-/// second is the process.
+/// `nvmlEncoderSessionInfo_t` and `nvmlFBCSessionInfo_t`: numbers of 32 bits; the second number is
+/// the process.
 impl<const WORDS: usize> OfProcess for [u32; WORDS] {
     fn pid(&self) -> u32 {
         self[1]

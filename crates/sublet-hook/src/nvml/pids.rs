@@ -50,7 +50,8 @@ impl Numbering {
         }
     }
 
-    /// True if the kernel translates every number: who has none is in no namespace of ours.
+    /// True if the kernel translates every number: a process without a number is in no namespace of
+    /// ours.
     #[must_use]
     pub fn knows_all(&self) -> bool {
         !matches!(self, Self::OneKnown { .. })
@@ -90,9 +91,9 @@ pub struct Process {
     pub bytes: u64,
 }
 
-/// Takes a number from those who only claim it. Two containers of one tenant have the same
-/// numbers; of those who call themselves alike, only the one that the kernel calls so too is in
-/// this namespace.
+/// Takes a number from processes that only claim it. Two containers of one tenant have the same
+/// numbers. If several processes claim the same number, only the one whose number the kernel
+/// confirms is in this namespace.
 pub fn tell_apart(processes: &mut [Process], numbering: &Numbering) {
     let mut claims: BTreeMap<u32, usize> = BTreeMap::new();
     for here in processes.iter().filter_map(|process| process.here) {

@@ -189,8 +189,8 @@ fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static V
     view
 }
 
-/// Keeps the first reason: each one stays in memory for ever, and the first is what a person
-/// looks for who starts a program.
+/// Keeps the first reason: each one stays in memory for ever, and a person who starts a program
+/// looks for the first one.
 fn remember(text: &str) {
     if REASON.load(Ordering::Acquire).is_null() {
         let text = CString::new(text).unwrap_or_default();

@@ -214,7 +214,7 @@ fn memory_that_comes_back_to_its_maker_is_charged_until_it_goes_again() {
     );
 }
 
-/// Two processes of one job, of which the first has made memory that the second has opened.
+/// Starts two processes of one job: the first has made memory, the second has opened it.
 fn lent(arbiter: &FakeArbiter, folder: &Path, make: &str, open: &str) -> (Program, Program) {
     let (mut maker, mut user) = (started(arbiter), started(arbiter));
     let socket = folder.join("socket").display().to_string();

@@ -1,11 +1,11 @@
 //! The library as programs meet it: a real process, a small driver behind, an arbiter beside.
 //!
 //! - [`memory`]: not a byte more. [`pinned`]: nor of the host's. [`races`]: by many at once.
-//! - [`graphs`], [`contexts`]: what these cost. [`held`]: for as long as memory is held.
-//! - [`reports`]: what the program is told, and what it reaches.
-//! - [`gate`]: who may launch, and when nothing runs any more.
+//! - [`graphs`], [`contexts`]: the cost of these. [`held`]: as long as memory is held.
+//! - [`reports`]: the program's view and reach.
+//! - [`gate`]: the permission to launch, and the end of all work.
 //! - [`lives`]: forks, and an arbiter that comes and goes.
-//! - [`reach`]: every way to the driver's functions. [`settings`]: who says where they are.
+//! - [`reach`]: every way to the driver's functions. [`settings`]: the sources of their places.
 
 mod contexts;
 mod gate;

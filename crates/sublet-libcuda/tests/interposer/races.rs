@@ -40,8 +40,8 @@ fn threads_and_processes_that_race_never_pass_the_limit() {
     assert_eq!(arbiter.used(0), 0);
 }
 
-/// Pools are trimmed by threads that need room while others allocate from them: nobody may wait
-/// for somebody who waits for him.
+/// Threads that need room trim pools while others allocate from them: no thread may wait for
+/// another one that waits for it.
 #[test]
 fn threads_that_race_for_pools_and_plain_memory_all_end() {
     let arbiter = one_card(16 << 20);

@@ -1,8 +1,8 @@
-//! `cuGetExportTable`: tables of functions that no header declares. The CUDA runtime asks
-//! for seven of them before it does anything, in this order: one whose absence it takes,
-//! then `RUNTIME`, `TOOLS`, `THREADS`, `STORAGE`, `CHECKS`, and last one
-//! (`d4082055-bde6-704b-8d34-ba123c66e1f2`) by which it makes sure that the driver is
-//! NVIDIA's own. The fake is not, and does not answer that one: see `REFUSED`.
+//! `cuGetExportTable`: tables of functions that no header declares. The CUDA runtime asks for seven
+//! of them before it does anything. In this order: one that it can do without, then `RUNTIME`,
+//! `TOOLS`, `THREADS`, `STORAGE`, `CHECKS`, and last one (`d4082055-bde6-704b-8d34-ba123c66e1f2`)
+//! by which it makes sure that the driver is NVIDIA's own. The fake is not, and does not answer
+//! that one: see `REFUSED`.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -38,9 +38,9 @@ const STORAGE: [u8; 16] = [
     0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93,
 ];
 
-/// The runtime's test of the driver's integrity. Whoever gives this table claims to be
-/// NVIDIA's driver, so it is refused by name, and the runtime reports that the driver does
-/// not support what it wants. Everything that talks to the driver itself is not concerned.
+/// The runtime's test of the driver's integrity. A library that gives this table claims to be
+/// NVIDIA's driver, so the table is refused by name, and the runtime reports that the driver does
+/// not support the request. Programs that talk to the driver itself are not affected.
 const REFUSED: [u8; 16] = [
     0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
 ];
@@ -50,8 +50,8 @@ const N_TOOLS: usize = 7;
 const N_THREADS: usize = 4;
 const N_CHECKS: usize = 4;
 
-/// A table whose first place is its own size in bytes. Places that nobody was seen to
-/// call are refusals.
+/// A table with its own size in bytes in its first place. Places without a known caller are
+/// refusals.
 static RUNTIME_TABLE: [FunctionPointer; N_RUNTIME] = {
     let mut table = [FunctionPointer(refuse as *const ()); N_RUNTIME];
     table[0] = FunctionPointer(std::ptr::without_provenance(N_RUNTIME * 8));

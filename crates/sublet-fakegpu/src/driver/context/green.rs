@@ -229,7 +229,7 @@ impl Driver {
         self.enqueue(join_stream, Action::Record(event)).map(drop)
     }
 
-    /// Takes a green context away, whose work is done. Its streams' handles are dead.
+    /// Removes a green context. Its work is done. Its streams' handles are dead.
     fn close_green(&mut self, id: Id) {
         if let Some(green) = self.greens.by_id.remove(&id) {
             let streams = self.streams_of(green.context);
@@ -238,7 +238,7 @@ impl Driver {
         }
     }
 
-    /// A primary context ends, whoever uses it.
+    /// Ends the green contexts of a primary context that ends, even if they have users.
     pub(crate) fn close_greens_of(&mut self, home: Id) {
         let greens = self.greens.by_id.iter();
         let of = greens.filter(|(_, green)| self.home(green.context) == home);

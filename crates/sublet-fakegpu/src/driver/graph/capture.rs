@@ -286,7 +286,7 @@ impl Driver {
         }
     }
 
-    /// Refuses to wait for a context of which a stream is being captured.
+    /// Refuses to wait for a context if one of its streams is being captured.
     pub(crate) fn forbid_if_any_captured(&mut self, context: Id) -> Answer {
         let streams = self.captures.streams.keys();
         let of = |stream: &&Id| {

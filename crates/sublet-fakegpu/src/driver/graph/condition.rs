@@ -242,8 +242,8 @@ impl Driver {
         (Lane::Compute, LOOK, Work::Branch(branch))
     }
 
-    /// A branch had its turn at `end`: what it decides on comes next in its stream, under
-    /// the branch's own number, so whoever waits for the branch waits for that, too.
+    /// Decides a branch that had its turn at `end`. The chosen work comes next in its stream, under
+    /// the branch's own number, so work that waits for the branch waits for the chosen work, too.
     pub(crate) fn decide(&mut self, stream: Id, seq: u64, branch: Box<Branch>, end: u64) {
         let condition = self.graphs.conditions.get(&branch.condition);
         let value = condition.map_or(0, |condition| condition.value);

@@ -66,14 +66,14 @@ pub(crate) enum Effect {
     },
     /// Sets a condition of a graph.
     Condition {
-        /// Which.
+        /// The condition.
         condition: Amount,
         /// To this value.
         value: Amount,
     },
     /// Sets a condition of a graph to a word of memory.
     ConditionFrom {
-        /// Which.
+        /// The condition.
         condition: Amount,
         /// Address of the word.
         from: Amount,

@@ -1,7 +1,7 @@
-//! Events of several processes. The process that made such an event puts a page into a
-//! file of the machine's folder; everybody who opens the event maps it. Each record of the
-//! event, in whatever process, takes the next number from the page, and when the work
-//! before it is finished its number and the time are written there.
+//! Events of several processes. The process that made such an event puts a page into a file of the
+//! machine's folder; everybody who opens the event maps it. Each record of the event, in any
+//! process, takes the next number from the page. When the work before the record is finished, its
+//! number and the time are written there.
 //!
 //! Other processes are not told of it: they poll the page. A record of a process that has
 //! ended counts as reached.
@@ -42,7 +42,7 @@ struct Record {
     /// The number of the last record here that was reached, and when that was.
     reached: AtomicU64,
     time: AtomicU64,
-    /// The number of the last record that was made here, and who made it: its place in the
+    /// The number of the last record that was made here, and its maker: the maker's place in the
     /// machine and generation. Written in the other order.
     made: AtomicU64,
     slot: AtomicU32,

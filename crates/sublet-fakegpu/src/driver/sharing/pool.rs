@@ -1,7 +1,7 @@
-//! Pools of several processes. The memory of a pool whose handle can be given away is a
-//! file without a name: whoever imports the pool gets its descriptor, and whoever imports a
-//! pointer of it maps the pages that hold the allocation. The process that made the pool
-//! allocates and pays; an importer only looks.
+//! Pools of several processes. The memory of a pool with a shareable handle is a file without a
+//! name. A process that imports the pool gets its descriptor, and a process that imports a pointer
+//! of it maps the pages that hold the allocation. The process that made the pool allocates and
+//! pays; an importer only looks.
 
 use std::collections::BTreeMap;
 use std::fs::File;

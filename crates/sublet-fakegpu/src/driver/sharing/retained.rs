@@ -131,7 +131,8 @@ impl Driver {
         Ok(descriptor)
     }
 
-    /// Blocks are freed; true if somebody still holds them, who gives them back then.
+    /// Notes that blocks are freed. True if somebody still holds them; the last holder then gives
+    /// them back.
     pub(crate) fn is_outlived(&mut self, card: usize, start: u64, bytes: u64) -> bool {
         let open = &mut self.memory.outliving.open;
         let of_it = open.extract_if(

@@ -37,7 +37,7 @@ impl Mark {
         }
     }
 
-    /// Is whoever waits for it told when it is reached?
+    /// Are waiting threads told when it is reached?
     #[must_use]
     pub(crate) fn is_announced(&self) -> bool {
         self.ticket.is_none()
@@ -107,14 +107,14 @@ pub(crate) enum Effect {
     },
     /// Sets a condition to a value.
     Condition {
-        /// Which.
+        /// The condition.
         condition: Id,
         /// Its new value.
         value: u32,
     },
     /// Sets a condition to a word of memory.
     ConditionFrom {
-        /// Which.
+        /// The condition.
         condition: Id,
         /// Address of the word.
         from: u64,
@@ -220,8 +220,8 @@ impl Driver {
         }
     }
 
-    /// The work that an action is now, who does it and how long it has the card; `None` if
-    /// there is nothing to do.
+    /// Returns the present work of an action, its worker, and the time for which it has the card;
+    /// `None` if there is nothing to do.
     pub(crate) fn work_of(&mut self, action: Action) -> Answer<Option<(Lane, u64, Work)>> {
         Ok(Some(match action {
             Action::Kernel(kernel) => {

@@ -49,7 +49,7 @@ struct Card {
 }
 
 impl Contexts {
-    /// All of which the program has the handle.
+    /// Returns all contexts with a handle that the program has.
     pub fn handles(&self) -> Vec<CUcontext> {
         let primary = self.primary.values().filter(|primary| primary.is_there);
         let primary = primary.map(|primary| primary.context);

@@ -26,7 +26,7 @@ pub(super) struct Limits(HashMap<(CUcontext, CUlimit), Raised>);
 struct Raised {
     /// Value of the limit when the context was made.
     initial: u64,
-    /// For what it is beyond that.
+    /// Charge for the part above that value.
     charge: MemoryCharge,
 }
 

@@ -1,16 +1,16 @@
-//! Whether a descriptor that the driver gave out is still open, in whatever process.
+//! Checks whether a descriptor that the driver gave out is still open, in any process.
 //!
-//! A shareable handle is a descriptor, which the program sends to other processes, copies, and
-//! closes, all of which we do not see; the memory stays for as long as one of them is open. We
-//! must not keep one open ourselves, or the memory would stay for ever. Two kinds of files tell
-//! it otherwise:
+//! A shareable handle is a descriptor. The program sends it to other processes, copies it, and
+//! closes it, and we see none of this; the memory stays as long as one copy is open. We must not
+//! keep one open ourselves, or the memory would stay for ever. Two kinds of files can be checked in
+//! other ways:
 //! - *files that can be opened again*, as the driver's own device: the program's open file gets
 //!   a lock on a byte, which one of ours sees until the last descriptor of it is closed. An
 //!   importer finds the byte, and so the name under which it marks what it has imported, among
 //!   the locks on the file: it is the one that does not count as another's for its descriptor.
-//! - *dma-bufs*, which cannot: the kernel counts who has one. A copy of ours is needed to ask,
-//!   and closed when it is the last. So freed memory may be on the card, and charged, a little
-//!   longer than without us.
+//! - *dma-bufs*, which cannot: the kernel counts their users. A copy of ours is needed to ask, and
+//!   closed when it is the last. So freed memory may be on the card, and charged, a little longer
+//!   than without us.
 
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ pub struct Descriptor(Seen);
 enum Seen {
     /// By a lock of its open file.
     Locked { key: Key, probe: Arc<Watched> },
-    /// By the kernel's count, of which this copy is one.
+    /// By the kernel's count, which includes this copy.
     Counted(Watched),
     /// Not at all: it counts as open for ever.
     Unseen,

@@ -64,7 +64,7 @@ pub(super) fn needs_of(graph: CUgraph) -> Needs {
     }
 }
 
-/// From which address to which an allocation is. One without an address shares nothing.
+/// Start and end address of an allocation. An allocation without an address shares nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Extent {
     from: u64,

@@ -28,8 +28,9 @@ pub(super) fn devices() -> Vec<CUdevice> {
     (0..if result == CUDA_SUCCESS { count } else { 0 }).collect()
 }
 
-/// Puts memory behind the addresses of a graph of which not all is known, if the limit allows it.
-/// `None` where there is nothing to do, or the driver does not do it: it has its own words for why.
+/// Puts memory behind the addresses of a graph that is not fully known, if the limit allows it.
+/// `None` if there is nothing to do, or if the driver refuses: the driver's own error tells the
+/// reason.
 fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     let _inside = Inside::enter()?;
     let tenant = catch_panic(Tenant::current).flatten()?;
@@ -58,7 +59,7 @@ fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     uploaded.flatten()
 }
 
-/// Set once there is a graph of which not all is known: from then on each launch is looked at.
+/// Set once there is a graph that is not fully known: from then on each launch is looked at.
 static ARE_LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
 /// From now on each launch of a graph is looked at.

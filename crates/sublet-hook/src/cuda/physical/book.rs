@@ -49,7 +49,7 @@ pub(super) struct Mapping {
     pub(super) memory: Id,
 }
 
-/// To what memory is bound.
+/// Target of a binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Object {
     /// A multicast object.
@@ -63,7 +63,7 @@ pub(super) enum Object {
 struct Binding {
     from: u64,
     end: u64,
-    /// On which; `None` for memory of the host, and of others, of which that is not known.
+    /// Its device; `None` for memory of the host, and for memory of others on an unknown device.
     device: Option<DeviceIndex>,
     memory: Id,
 }
@@ -219,7 +219,8 @@ impl Physical {
         }
     }
 
-    /// Memory was bound to an object. On whose part of the object, says the memory.
+    /// Notes that memory was bound to an object. The memory's device decides the part of the
+    /// object.
     pub(super) fn bound(&mut self, object: Object, from: u64, bytes: u64, memory: Id) {
         let Some(known) = self.memories.get(&memory) else {
             return;

@@ -1,12 +1,12 @@
 //! Memory bound to multicast objects and logical endpoints.
 //!
-//! An object has no memory of its own; what is bound to it stays on its card until it is
+//! An object has no memory of its own. Memory that is bound to it stays on its card until it is
 //! unbound, or until this process lets go of the object, whatever becomes of the handle and the
-//! mappings meanwhile. NVIDIA does not say whether releasing the handle of bound memory unbinds
-//! it (its kernel module does, if the driver gives the memory up then): counting the binding as
-//! a reference is never too little, and exact for programs that unbind first, as NCCL and
-//! PyTorch do. An address that was not mapped from a handle is a pool's, whose account counts
-//! what the driver says that it has reserved.
+//! mappings meanwhile. NVIDIA does not document whether releasing the handle of bound memory
+//! unbinds it (its kernel module does, if the driver gives the memory up then). Counting the
+//! binding as a reference is never too little, and exact for programs that unbind first, as NCCL
+//! and PyTorch do. An address that was not mapped from a handle is a pool's, and the pool's account
+//! counts the amount that the driver reports as reserved.
 
 use std::ffi::{c_ulonglong, c_void};
 

@@ -18,7 +18,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// By what the program asks; `None` if that leaves it open.
+    /// Returns the owner that the program asks for; `None` if the program leaves it open.
     #[must_use]
     pub fn asked(properties: &CUmemPoolProps_v1) -> Option<Self> {
         Self::of(properties.location, properties.allocType)
