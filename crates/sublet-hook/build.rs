@@ -4,9 +4,9 @@
 //! where a look-up by text would be a hook that is never called; and so is a hook that takes
 //! other arguments than NVIDIA's header declares.
 //!
-//! `row::cuMemAlloc_v2` is two things: as a value the place, as a type what
-//! `real::Row` is implemented for. `row::prototype!(cuMemAlloc_v2 then)` calls the macro `then!`
-//! with the function's prototype. Only the prototypes that are asked for need their types.
+//! `row::cuMemAlloc_v2` is two things: as a value the place, as a type the one that `real::Row` is
+//! implemented for. `row::prototype!(cuMemAlloc_v2 then)` calls the macro `then!` with the
+//! function's prototype. Only the prototypes that are asked for need their types.
 //! `row::gated!(then)` calls `then!` for each row that makes the card work.
 
 use std::env;

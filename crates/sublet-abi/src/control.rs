@@ -1,11 +1,10 @@
 //! The page that the arbiter writes and a tenant's processes only read.
 //!
-//! It says what the tenant may have: devices, limits, mode, gates. The arbiter maps it
-//! writable, then seals the memfd (`F_SEAL_FUTURE_WRITE`, `SHRINK`, `GROW`, `SEAL`), and
-//! hands it over. From then on nobody can map it writable, not even the arbiter's successor,
-//! which makes a new page with a new epoch. A [`ControlPage`] can only
-//! be read, because a store to it would kill a tenant's process; all that writes is on
-//! [`ControlWriter`], which the arbiter alone makes.
+//! It holds the tenant's permissions: devices, limits, mode, gates. The arbiter maps it writable,
+//! then seals the memfd (`F_SEAL_FUTURE_WRITE`, `SHRINK`, `GROW`, `SEAL`), and hands it over. From
+//! then on nobody can map it writable, not even the arbiter's successor, which makes a new page
+//! with a new epoch. A [`ControlPage`] can only be read, because a store to it would kill a
+//! tenant's process; all that writes is on [`ControlWriter`], which the arbiter alone makes.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -305,9 +304,9 @@ impl<'a> ControlWriter<'a> {
         limit.store(bytes, Ordering::Release);
     }
 
-    /// Sets what the tenant may pin of the host's memory, in bytes; `None` for no limit. As for
-    /// a device, the old limit counts until [`HostLedger::settle`] has been called. A page of
-    /// version 1 has no such limit, and nothing is set.
+    /// Sets the limit of the host's memory that the tenant may pin, in bytes; `None` for no limit.
+    /// As for a device, the old limit counts until [`HostLedger::settle`] has been called. A page
+    /// of version 1 has no such limit, and nothing is set.
     ///
     /// [`HostLedger::settle`]: crate::HostLedger::settle
     pub fn set_host_limit_bytes(&self, bytes: Option<u64>) {
@@ -316,7 +315,7 @@ impl<'a> ControlWriter<'a> {
         }
     }
 
-    /// Sets what the next context is expected to cost, in bytes.
+    /// Sets the expected cost of the next context, in bytes.
     pub fn set_context_bytes(&self, device: DeviceIndex, bytes: u64) {
         let context = &self.page.device(device).context_bytes;
         context.store(bytes, Ordering::Relaxed);
@@ -343,7 +342,7 @@ impl<'a> ControlWriter<'a> {
         self.page.gate.set(without_arbiter, queue_us);
     }
 
-    /// Sets what processes do without an arbiter.
+    /// Sets the behaviour of processes without an arbiter.
     pub fn set_mode(&self, mode: Mode) {
         self.page.mode.store(mode.number(), Ordering::Relaxed);
     }

@@ -106,7 +106,7 @@ impl HostLedger {
         reserve::reserve(self, slot, amount, limit)
     }
 
-    /// Gives back `amount` of what the slot has.
+    /// Gives back `amount` of the slot's memory.
     ///
     /// # Errors
     /// If the slot does not have so much; nothing is given back then.

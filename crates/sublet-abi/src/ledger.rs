@@ -1,10 +1,10 @@
 //! The page that the arbiter and a tenant's processes both write.
 //!
-//! It says what is taken: per device one *head* with the total, and per process and device
-//! one account. A tenant can write anything here at any moment, to nobody's harm but its
-//! own: what a total hides, NVML shows. So nothing read from this page is trusted. Every
-//! number is masked to its width, every index checked, every sum kept in its bounds, and no
-//! loop ends only when the page says so.
+//! It holds the memory that is taken: per device one *head* with the total, and per process and
+//! device one account. A tenant can write anything here at any moment, to nobody's harm but its
+//! own: memory that a total hides, NVML shows. So nothing read from this page is trusted. Every
+//! number is masked to its width, every index checked, every sum kept in its bounds, and no loop
+//! ends only when the page says so.
 //!
 //! The page has 1025 slots of 576 bytes. Reading a slot that nobody used still costs memory
 //! of the node (a hole of a memfd is filled when it is read), so the arbiter hands out the
@@ -39,8 +39,8 @@ struct Head {
     word: AtomicU64,
 }
 
-/// For `sublet top`: what was last refused. The two words are written one after the other,
-/// so a reader may see a new amount with an old time; it is shown, never counted with.
+/// For `sublet top`: the last refusal. The two words are written one after the other, so a reader
+/// may see a new amount with an old time; it is shown, never counted with.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct LastRefusal {
@@ -157,7 +157,7 @@ impl LedgerPage {
         reserve::reserve(&self.accounts(device), slot, amount, limit)
     }
 
-    /// Gives back `amount` of what the slot has. The lock as for [`reserve`](Self::reserve).
+    /// Gives back `amount` of the slot's memory. The lock as for [`reserve`](Self::reserve).
     ///
     /// # Errors
     /// If the slot does not have so much; nothing is given back then.
@@ -185,9 +185,9 @@ impl LedgerPage {
         reserve::charge(&self.accounts(device), slot, amount)
     }
 
-    /// After it returns, no reservation can succeed any more that has read a limit of before
-    /// the call. Lower a limit, then settle; what [`total`](Self::total) says then stays or
-    /// falls unless it is within the new limit. The arbiter alone calls it, from one thread.
+    /// Makes every reservation fail that has read a limit from before this call. Lower a limit,
+    /// then settle: from then on [`total`](Self::total) stays or falls unless it is within the new
+    /// limit. The arbiter alone calls it, from one thread.
     ///
     /// # Errors
     /// If other processes changed the head so often meanwhile that this is no accident:
@@ -287,8 +287,8 @@ impl ProcessSlot {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Says what the process calls itself, in its own PID namespace: the process, when it has
-    /// the slot. Other processes of the tenant show it to people; nobody decides by it.
+    /// Notes the process's PID in its own PID namespace. The process itself calls this when it has
+    /// the slot. Other processes of the tenant show the PID to people; nobody decides by it.
     pub fn tell_own_pid(&self, pid: u32) {
         self.own_pid.store(pid, Ordering::Relaxed);
     }
@@ -324,8 +324,8 @@ impl ProcessSlot {
         self.n_unknown.load(Ordering::Relaxed)
     }
 
-    /// Says how many of the bytes the slot has taken of a device are an estimate for its
-    /// contexts, which the arbiter corrects by what NVML says.
+    /// Sets the part of the slot's bytes on a device that is an estimate for its contexts. The
+    /// arbiter corrects the estimate by NVML's figures.
     pub fn set_context_bytes(&self, device: DeviceIndex, bytes: u64) {
         let context = &self.accounts[device.place()].context_bytes;
         context.store(bytes, Ordering::Relaxed);

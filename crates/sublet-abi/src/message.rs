@@ -80,8 +80,8 @@ pub enum ProcessMessage {
     /// The process's report on its turns has changed. Sent only if the control page has a gate that
     /// is not free, so that an arbiter that does not know this message never gets it.
     Knock,
-    /// The process ends this connection. Its slot and what it holds stay its own until it is
-    /// dead: no message can have them forgotten.
+    /// The process ends this connection. Its slot and its memory stay its own until it is dead: no
+    /// message can have them forgotten.
     Bye,
 }
 
@@ -215,7 +215,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// `text`, without what is beyond [`TEXT_BYTES_MAX`] bytes.
+    /// Returns `text`, cut after [`TEXT_BYTES_MAX`] bytes.
     #[must_use]
     pub fn new(text: &str) -> Text {
         let kept = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];

@@ -65,11 +65,11 @@ const ATTEMPTS: u32 = 1 << 16;
 /// A word that processes share. An atomic integer; in tests, one of loom's, or one that
 /// kills its thread after so many steps.
 pub(crate) trait Word {
-    /// Reads, and sees what was done before the swap that wrote the value.
+    /// Reads, and sees everything done before the swap that wrote the value.
     fn load(&self) -> u64;
     /// Writes; others see it with the next swap.
     fn store(&self, value: u64);
-    /// Writes `new` if the word is `current`, else says what it is; reads as `load` does.
+    /// Writes `new` if the word is `current`, else returns its value; reads as `load` does.
     fn compare_exchange(&self, current: u64, new: u64) -> Result<u64, u64>;
 }
 
@@ -101,9 +101,9 @@ pub(crate) trait Accounts {
 
 /// Does step 3 of the operation that `head_word` names, if nobody did yet.
 ///
-/// The order of the reads matters. If the head names the account's next number *after* the
-/// account was read, that operation has happened, and *op* is what it does for as long as
-/// the account stays as it was read; and if it does not stay, the swap fails.
+/// The order of the reads matters. If the head names the account's next number *after* the account
+/// was read, that operation has happened, and *op* describes it as long as the account stays as it
+/// was read; and if it does not stay, the swap fails.
 fn help<A: Accounts>(accounts: &A, head_word: u64) {
     let head = Head::of_word(head_word);
     let Some(slot) = SlotIndex::new(head.slot) else {
@@ -133,8 +133,8 @@ struct Operation<'a, A: Accounts> {
 
 impl<'a, A: Accounts> Operation<'a, A> {
     /// Helps first, for the sake of an arbiter that acts for a dead process or for a dead
-    /// predecessor: while the head names the slot, its account is behind, and what it last
-    /// announced must not be overwritten.
+    /// predecessor: while the head names the slot, its account is behind, and its last announcement
+    /// must not be overwritten.
     fn begin(accounts: &'a A, slot: SlotIndex) -> Operation<'a, A> {
         let head_word = accounts.head().load();
         help(accounts, head_word);

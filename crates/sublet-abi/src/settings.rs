@@ -19,8 +19,8 @@ use crate::message::Mode;
 
 /// Paths at which the file may be; the first that is there counts.
 ///
-/// In a container, below what the agent mounts. And on a machine, where the folder is open to
-/// all and empty for everybody outside a job.
+/// In a container, the file is below the agent's mount. On a machine, it is in a folder that is
+/// open to all and empty for everybody outside a job.
 pub const PLACES: [&CStr; 2] = [
     c"/usr/local/sublet/lib/settings",
     c"/run/sublet-job/settings",
@@ -35,7 +35,8 @@ pub const BYTES_MAX: usize = 16 << 10;
 /// The folder with the tenant's socket.
 pub const DIRECTORY: &str = "SUBLET_DIR";
 
-/// `strict` or `compat`: what a process does that reaches no arbiter, and so cannot ask for it.
+/// `strict` or `compat`: the behaviour of a process that reaches no arbiter, and so cannot ask for
+/// it.
 pub const MODE: &str = "SUBLET_MODE";
 
 /// The file of the real CUDA driver.

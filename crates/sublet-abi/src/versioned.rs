@@ -251,7 +251,7 @@ impl<'a> AnyLedger<'a> {
     }
 }
 
-/// The version of a page that has, or has not, what version 2 added.
+/// Returns the version of a page with, or without, the additions of version 2.
 const fn version_with(host: bool) -> u16 {
     if host { 2 } else { 1 }
 }

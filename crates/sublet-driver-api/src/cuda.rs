@@ -1,7 +1,7 @@
 //! The types and constants of `cuda.h` that Sublet reads or fills.
 //!
-//! All constants are here, by C's names. The structs are those that tell how much memory is asked
-//! for, where, or what runs; the rest pass through us as pointers.
+//! All constants are here, by C's names. The structs are those with the amount of memory asked for,
+//! its place, or the work to run; the rest pass through us as pointers.
 //!
 //! If C has versions of a struct, the name contains the version: the meaning of a bare name changes
 //! with the header.

@@ -1,4 +1,4 @@
-//! Compares our structs with what a C compiler measured in NVIDIA's headers.
+//! Compares our structs with a C compiler's measurements of NVIDIA's headers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{align_of, size_of};

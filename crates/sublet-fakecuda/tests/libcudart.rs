@@ -3,10 +3,10 @@
 //! `nvidia-cuda-runtime`; without it there is nothing to run.
 //!
 //! Before it does anything, the runtime makes sure that the driver is NVIDIA's own
-//! (`cuGetExportTable`, see `sublet_fakegpu`'s `export_table`). The fake does not answer
-//! that, so what is tested is everything up to there: it is found under its name, all
-//! look-ups are answered, and the devices are described. Should a runtime not ask, or the
-//! fake answer one day, the rest of the test runs by itself.
+//! (`cuGetExportTable`, see `sublet_fakegpu`'s `export_table`). The fake does not answer that. So
+//! the test covers everything up to there: the driver is found under its name, all look-ups are
+//! answered, and the devices are described. Should a runtime not ask, or the fake answer one day,
+//! the rest of the test runs by itself.
 #![expect(unsafe_code, reason = "calls C libraries")]
 
 use std::ffi::{CString, c_void};

@@ -1,8 +1,8 @@
-//! The functions of libcuda. Each one reads what C gives it, asks the driver, and writes
-//! what C wants; nothing is decided here.
+//! The functions of libcuda. Each one reads C's arguments, asks the driver, and writes C's results;
+//! nothing is decided here.
 //!
-//! Each folder is a feature, as in [`driver`](crate::driver). [`features`] lists what is
-//! there and what is not; what is not gives `CUDA_ERROR_NOT_SUPPORTED`.
+//! Each folder is a feature, as in [`driver`](crate::driver). [`features`] lists the functions that
+//! are there and those that are missing; a missing one gives `CUDA_ERROR_NOT_SUPPORTED`.
 #![expect(
     non_snake_case,
     reason = "the functions have C's names, by which they are found"

@@ -53,7 +53,7 @@ pub(crate) struct Driver {
     pub(crate) arrays: HashMap<Id, memory::array::Array>,
     /// Modules, libraries, functions and kernels by handle.
     pub(crate) modules: module::Modules,
-    /// Graphs and what was made of them.
+    /// Graphs and their executable forms.
     pub(crate) graphs: graph::Graphs,
     /// Green contexts.
     pub(crate) greens: context::green::Greens,

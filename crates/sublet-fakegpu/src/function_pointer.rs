@@ -1,5 +1,5 @@
-//! The address of a function as C has it: what an exported name jumps to, and what a look-up
-//! gives.
+//! The address of a function as C has it: the target of an exported name, and the result of a
+//! look-up.
 
 /// The address of a function with C's calling convention. It is one machine word, so that an
 /// export can jump through it.

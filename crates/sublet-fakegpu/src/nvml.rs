@@ -38,8 +38,8 @@ struct Exported {
     params: &'static [&'static str],
 }
 
-/// Declares functions of the library. Each body is a closure that answers; what it is
-/// given comes from a C program, which promises what `nvml.h` asks of it.
+/// Declares functions of the library. Each body is a closure that answers. Its arguments come from
+/// a C program, which promises to follow `nvml.h`.
 macro_rules! functions {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(
@@ -61,7 +61,7 @@ macro_rules! functions {
 }
 use functions;
 
-/// All functions that are here, by what they are about.
+/// All functions that are here, by subject.
 const ALL: [(&str, &[Exported]); 9] = [
     ("Start-up, versions, errors", system::FUNCTIONS),
     ("Error texts", system::ALWAYS),
@@ -74,7 +74,7 @@ const ALL: [(&str, &[Exported]); 9] = [
     ("Events", event::FUNCTIONS),
 ];
 
-/// The functions that answer, by what they are about.
+/// Returns the functions that answer, by subject.
 pub fn answered() -> impl Iterator<Item = (&'static str, impl Iterator<Item = &'static str>)> {
     let symbols = |functions: &'static [Exported]| functions.iter().map(|here| here.symbol);
     ALL.iter()

@@ -29,8 +29,8 @@ pub const CONTEXT_MIB: u64 = 480;
 /// One card of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardSpec {
-    /// Product name, such as `NVIDIA H200`: [`Product`](crate::product::Product) says what such a
-    /// product is like.
+    /// Product name, such as `NVIDIA H200`: [`Product`](crate::product::Product) has the product's
+    /// properties.
     pub name: String,
     /// Its memory in bytes.
     pub memory: u64,
@@ -286,8 +286,8 @@ impl Draft {
     }
 }
 
-/// One line per card, and one for a packing that is not the usual one: what the folder's name
-/// is made of, so two texts for one machine lead to one machine.
+/// One line per card, and one for a packing that is not the usual one. The folder's name is made of
+/// these lines, so two texts for one machine lead to one machine.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for card in &self.cards {

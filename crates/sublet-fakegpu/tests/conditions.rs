@@ -51,7 +51,7 @@ fn last_nodes(graph: u64, last: &mut u64) -> usize {
     n_nodes.min(1)
 }
 
-/// Adds what a stream is asked to do by `ask` to a graph.
+/// Adds the requests that `ask` makes to a stream to a graph.
 fn fill(graph: u64, stream: u64, ask: impl FnOnce()) {
     let mut last = 0_u64;
     let n_before = last_nodes(graph, &mut last);

@@ -1,5 +1,5 @@
-//! Memory of graphs: what its nodes tell, when it is taken, and what graphs that have it may
-//! not, as NVIDIA documents it.
+//! Memory of graphs: the parameters that its nodes return, when it is taken, and calls that graphs
+//! with memory refuse, as NVIDIA documents.
 #![expect(unsafe_code, reason = "calls the driver as C does")]
 
 mod own_process;

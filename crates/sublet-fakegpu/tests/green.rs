@@ -34,7 +34,7 @@ fn whole(device: i32) -> Resource {
     resource
 }
 
-/// Splits off `n` groups: the code, the groups, and what is left.
+/// Splits off `n` groups. Returns the code, the groups, and the rest.
 fn split(input: &Resource, n: u32, flags: u32, fewest: u32) -> (u32, Vec<Resource>, Resource) {
     let (mut groups, mut count, mut rest) = (vec![NONE; n as usize], n, NONE);
     let code = cu!(cuDevSmResourceSplitByCount, groups.as_mut_ptr() => *mut Resource, &raw mut count => *mut u32,

@@ -89,7 +89,7 @@ impl Pieces {
     }
 }
 
-/// A machine's packing, and what was done on the machine.
+/// A machine's packing, and the calls made on the machine.
 struct World {
     small: u64,
     piece: u64,

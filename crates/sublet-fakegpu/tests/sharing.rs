@@ -38,7 +38,7 @@ impl Bytes {
     }
 }
 
-/// A descriptor of another process, by what that said of it.
+/// Opens a descriptor of another process, by that process's description.
 fn descriptor_of(text: &str) -> File {
     let path = format!("/proc/{text}");
     let file = File::options().read(true).write(true).open(path);
@@ -59,7 +59,7 @@ fn set(address: u64, byte: u8, count: usize) {
     ok!(cuMemsetD8_v2, address => u64, byte => u8, count => usize);
 }
 
-/// An owner, and a guest that is given what the owner says first.
+/// Starts an owner, and a guest that is given the owner's first message.
 fn two(test: &str, root: &Path) -> (Other, Other, String) {
     let mut owner = Other::start(test, SPEC, root, "owner");
     let given = owner.hear();

@@ -1,9 +1,10 @@
 //! Finds NVIDIA's own library behind ours.
 //!
-//! The interposer has the driver's name, so asking the loader for that name gives the
-//! interposer back. This looks for files instead: in the place it was told ([`crate::settings`]),
-//! else where drivers are known to be. It never takes Sublet's own library for the driver, whatever it is called
-//! there, and when it finds nothing it can say what it looked for and where.
+//! The interposer has the driver's name, so asking the loader for that name gives the interposer
+//! back. This module looks for files instead: at the place that the settings name
+//! ([`crate::settings`]), else in the known places of drivers. It never takes Sublet's own library
+//! for the driver, whatever the library's name there. When it finds nothing, it can list the files
+//! that it tried.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_void};
 use std::fmt;
@@ -124,7 +125,7 @@ pub enum Because {
     Relative,
 }
 
-/// No driver: what was looked for, and where.
+/// No driver: the name of the library, and the places that were tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotFound {
     /// The name that was looked for.

@@ -100,7 +100,7 @@ impl ThreadsAtGate {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Under a lock, so that what the slot says last is what is so.
+    /// Counts under a lock, so that the last value in the slot is the true one.
     fn count(&self, link: &Link, change: isize) {
         let n_threads = self.n_threads.lock();
         let mut n_threads = n_threads.unwrap_or_else(PoisonError::into_inner);

@@ -105,7 +105,7 @@ fn pause_of_look(state: GateState, n_looks: u32) -> Duration {
 struct Keeper {
     link: &'static Link,
     books: &'static CudaBooks,
-    /// The word is the arbiter's, and what is launched is noted.
+    /// The word is the arbiter's, and launched work is noted.
     is_followed: bool,
     /// The closing that the arbiter waits for.
     unanswered: Option<GateWord>,

@@ -10,13 +10,13 @@
 //! Read in this order:
 //! - [`settings`]: the arbiter and the driver that a process is to use.
 //! - [`driver`]: finds the real library behind ours; [`real`] its functions.
-//! - [`trampoline`]: how an exported name leads to code.
-//! - [`process`], [`guard`]: what is known in one process; forks, nested calls, panics.
+//! - [`trampoline`]: the way from an exported name to code.
+//! - [`process`], [`guard`]: the state of one process; forks, nested calls, panics.
 //! - [`link`]: the arbiter, and the two shared pages.
-//! - [`gate`], [`keeper`]: when the process may launch work, and the thread that sees to it.
-//! - [`progress`]: how fast the program gets on; [`rhythm`]: which of its steps make a mini-batch.
-//! - [`report`], [`visible`]: what both libraries answer alike.
-//! - [`bytelock`]: how a process sees that another is there.
+//! - [`gate`], [`keeper`]: the permission to launch work, and the thread that keeps it.
+//! - [`progress`]: the speed of the program; [`rhythm`]: the steps that make a mini-batch.
+//! - [`report`], [`visible`]: answers that both libraries give alike.
+//! - [`bytelock`]: signs by which a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
 //! - [`nvml`]: the hooks of the management library, which takes no part and only looks.
 #![expect(

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A power of two. Two threads meet with a chance of one in so many.
 const SHARDS: usize = 64;
 
-/// Addresses, and what is known of each.
+/// Addresses and their entries.
 #[derive(Debug)]
 pub struct Pointers<T> {
     shards: [Shard<T>; SHARDS],
@@ -57,8 +57,8 @@ impl<T> Default for Pointers<T> {
 }
 
 impl<T> Pointers<T> {
-    /// Remembers an address. Returns what was known of it before: the driver gave it out
-    /// again, so the earlier owner is gone without our having seen it go.
+    /// Remembers an address. Returns its earlier entry: the driver gave the address out again, so
+    /// the earlier owner is gone without our having seen it go.
     pub fn insert(&self, address: u64, value: T) -> Option<T> {
         self.shard(address).insert(address, value)
     }

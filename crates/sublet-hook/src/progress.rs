@@ -30,7 +30,7 @@ impl Steps {
         self.n_launches.store(n.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The mark of a step of this kind, which ends what was launched.
+    /// Returns the mark of a step of this kind, and begins a new count of launches.
     fn mark(&self, step: Step) -> u32 {
         let n_launches = self.n_launches.swap(0, Ordering::Relaxed);
         (n_launches.min(0xff_ffff) << 2) | step as u32

@@ -68,7 +68,7 @@ impl<const ROWS: usize> Real<ROWS> {
         }
     }
 
-    /// The real function of a row, or one that says what is missing.
+    /// Returns the real function of a row, or one that reports what is missing.
     #[must_use]
     #[inline]
     pub fn address(&'static self, index: usize) -> *const c_void {

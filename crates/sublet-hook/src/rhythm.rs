@@ -2,10 +2,9 @@
 //!
 //! A training program repeats itself: so many launches and a wait, again so many and a wait, and
 //! after a mini-batch the same from the beginning. Each wait, and each launch of a graph, is a
-//! *step*; what kind it was and how many launches came before it are its *mark*. The length of a
-//! mini-batch in steps is the least period that the marks have kept for long enough. (AntMan,
-//! OSDI'20, is told mini-batches by the framework; Gemini, HPDC'21, takes each wait for the end of
-//! a burst.)
+//! *step*. Its kind and the number of launches before it are its *mark*. The length of a mini-batch
+//! in steps is the least period that the marks have kept for long enough. (AntMan, OSDI'20, is told
+//! mini-batches by the framework; Gemini, HPDC'21, takes each wait for the end of a burst.)
 //!
 //! It decides nothing and knows no clock.
 
@@ -24,8 +23,8 @@ pub type Mark = u32;
 
 /// The last steps of a program, and the length of its mini-batches.
 ///
-/// It is on the way of each launch of a graph while others want the card, so that what happens at
-/// every step is one pass over two arrays, in which no element depends on another.
+/// It is on the way of each launch of a graph while others want the card. So the work at every step
+/// is one pass over two arrays, in which no element depends on another.
 #[derive(Debug)]
 pub struct Rhythm {
     /// The last marks, twice: from `next` on they stand in their order, the oldest first.

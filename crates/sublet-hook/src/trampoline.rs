@@ -22,8 +22,8 @@ use crate::guard::catch_panic;
 /// Current target of each exported name: at first the resolver.
 pub type Targets<const ROWS: usize> = [AtomicPtr<c_void>; ROWS];
 
-/// Finds out where a name leads, and remembers it. `otherwise` takes the place of what cannot be
-/// found out, because finding it panicked.
+/// Finds the target of a name, and remembers it. `otherwise` takes its place if the search
+/// panicked.
 pub fn settle<const ROWS: usize>(
     targets: &Targets<ROWS>,
     index: usize,

@@ -73,8 +73,8 @@ fn find<'a>(texts: &'a [String], choice: &'a str) -> Option<&'a str> {
     }
 }
 
-/// True for what stands behind `MIG-` in the name of an instance that may be the tenant's: a
-/// UUID of its own, or, until R470, that of one of the tenant's cards and two numbers.
+/// True for the part behind `MIG-` in the name of an instance that may be the tenant's: a UUID of
+/// its own, or, until R470, that of one of the tenant's cards and two numbers.
 fn is_instance(texts: &[String], instance: &str) -> bool {
     let Some(rest) = instance.strip_prefix("GPU-") else {
         return is_uuid(instance);

@@ -1,8 +1,7 @@
 //! Exports every function of libnvidia-ml.so.1.
 //!
 //! A program that asks for the management library gets this file. It contains no logic: each
-//! function is a jump through the table of `sublet-hook`, where what happens is written and
-//! tested.
+//! function is a jump through the table of `sublet-hook`, which has the code and its tests.
 #![expect(unsafe_code, reason = "exports functions under the library's names")]
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]

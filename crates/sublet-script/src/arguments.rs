@@ -1,7 +1,7 @@
 //! Structs that scripts name, as the words that they consist of: `array:1024:1024:0:1:4:64`
 //! becomes `struct:SIZE:WORD,WORD,…`, which the interpreter makes. Pure text.
 
-/// All structs have room for the largest one, and for what a driver writes behind it.
+/// All structs have room for the largest one, and for the bytes that a driver writes behind it.
 const SIZE: usize = 128;
 
 /// A line with its named structs written out.
@@ -59,7 +59,7 @@ fn structure(word: &str) -> Option<String> {
     Some(format!("struct:{SIZE}:{words}"))
 }
 
-/// Level, first tile, number of tiles and layer; then what is done with them.
+/// Level, first tile, number of tiles and layer; then the operation on them.
 fn tiles(fields: &[u64], operation: u64) -> Option<String> {
     let &[level, first, count, layer] = fields else {
         return None;

@@ -106,8 +106,8 @@ impl Calls {
         self.play_with(script, |_| Ok(false))
     }
 
-    /// The same, where `check` may take a line for itself and say that it did: what it expects
-    /// of something else than the program.
+    /// The same, but `check` may take a line for itself and report that it did: for expectations of
+    /// something else than the program.
     ///
     /// # Errors
     /// As [`Calls::play`], or the check's.

@@ -19,7 +19,7 @@ pub use running::{Ended, Running};
 /// Time that anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Polls until the check passes, and gives what it found.
+/// Polls until the check passes, and returns its result.
 ///
 /// # Errors
 /// The check's last error after [`PATIENCE`].

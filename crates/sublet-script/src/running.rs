@@ -1,4 +1,4 @@
-//! A program that a test has started: what it says is collected while it runs, every wait has a
+//! A program that a test has started: its output is collected while it runs, every wait has a
 //! deadline, and it does not outlive the test.
 
 use std::io::{BufRead, BufReader, Read, Write};

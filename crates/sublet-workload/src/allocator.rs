@@ -220,7 +220,7 @@ impl<'context> Allocator<'context> {
         }
     }
 
-    /// Makes the driver return what it kept for reuse after frees.
+    /// Makes the driver return the memory that it kept for reuse after frees.
     pub(crate) fn settle(&mut self) -> Result<(), Failure> {
         self.stream.synchronize()?;
         let raw = self.context.raw();

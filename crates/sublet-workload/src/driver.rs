@@ -46,7 +46,7 @@ impl Driver {
         Ok(Self { raw })
     }
 
-    /// Loads and initialises the driver, and notes in the report what was loaded.
+    /// Loads and initialises the driver, and notes the loaded library in the report.
     pub(crate) fn start(common: &Common, report: &mut Report) -> Result<Self, Failure> {
         report.set("reach", common.reach.to_string());
         let driver = Self::load(common)?;

@@ -1,4 +1,4 @@
-//! The machine as NVML reports it, which is what `nvidia-smi` would show.
+//! The machine as NVML reports it, and as `nvidia-smi` would show it.
 //!
 //! Every program here that uses NVML calls a function of this module.
 

@@ -1,6 +1,6 @@
 //! The ways to get memory, by the names that they have on the command line.
 //!
-//! `allocator` has what each of them does.
+//! `allocator` has the actions of each.
 
 use clap::ValueEnum;
 

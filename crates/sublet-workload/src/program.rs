@@ -26,35 +26,35 @@ use crate::report::{Failure, Report};
 /// The program to run, with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Program {
-    /// Everything that the API says of the devices
+    /// Print everything that the API reports about the devices
     Info(info::Arguments),
     /// A training loop: copy in, kernels, copy out, memory that is kept
     Train(train::Arguments),
     /// An inference server: bursts of small launches with pauses between them
     Serve(serve::Arguments),
-    /// Takes memory in one way, as often as told or until there is no more
+    /// Take memory in one way, a number of times or until there is no more
     Alloc(alloc::Arguments),
-    /// Captures and launches graphs, with memory of their own if told
+    /// Capture and launch graphs, with memory of their own if asked for
     Graph(graph::Arguments),
-    /// Forks before and after initialisation; the children allocate
+    /// Fork before and after initialisation; the children allocate
     Fork(fork::Arguments),
-    /// Allocates, then replaces itself by itself
+    /// Allocate, then replace itself by itself
     Exec(exec::Arguments),
     /// Threads that allocate and free in a race
     Threads(threads::Arguments),
     /// Kernels of a known length in a row, and when they really ran
     Spin(spin::Arguments),
-    /// Bursts of kernels for as long as told, and which share of a window they filled
+    /// Bursts of kernels for a given time, and the share of a window that they filled
     Steady(steady::Arguments),
-    /// The same calls by two ways to a driver, in turns, and what each way costs
+    /// The same calls by two ways to a driver, in turns, and the cost of each way
     Pair(pair::Arguments),
-    /// Asks for memory that another process has, until it gets it
+    /// Ask for memory that another process has, until the request succeeds
     Regain(regain::Arguments),
     /// Processes that begin at the same moment and allocate until there is no more
     Race(race::Arguments),
-    /// Looks at a card's memory by NVML's count until standard input is closed
+    /// Watch a card's memory by NVML's count until standard input is closed
     Watch(watch::Arguments),
-    /// A stand-in for NVIDIA's MPS control program, which writes down what it is told
+    /// A stand-in for NVIDIA's MPS control program, which records its commands
     MpsControl(mps_control::Arguments),
     /// One of the processes of `race`
     #[command(hide = true)]

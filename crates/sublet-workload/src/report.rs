@@ -1,7 +1,7 @@
 //! A program's observations, as one JSON line, and the failures that it can report.
 //!
-//! A report is filled while a program runs, so that after a failure it still shows what came
-//! before. Nothing here decides whether a run was good: the reader of the line does.
+//! A report is filled while a program runs, so that after a failure it still shows the earlier
+//! results. Nothing here decides whether a run was good: the reader of the line does.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,10 +1,10 @@
 //! A limiter of launches like HAMi-core's: a bucket of tokens, one token for each thread block.
 //!
-//! It is written from what is known of HAMi-core (and of vcuda-controller before it), to compare
-//! with. A launch takes as many tokens as it has blocks, and waits while there are none. A thread
-//! refills the bucket eight times a second. The amount grows while the process's utilisation, as
-//! NVML reports it, is below the limit, and shrinks while it is above. The length of a kernel does
-//! not matter, and graphs are not limited.
+//! It is modelled on the known behaviour of HAMi-core (and of vcuda-controller before it), to
+//! compare with. A launch takes as many tokens as it has blocks, and waits while there are none. A
+//! thread refills the bucket eight times a second. The amount grows while the process's
+//! utilisation, as NVML reports it, is below the limit, and shrinks while it is above. The length
+//! of a kernel does not matter, and graphs are not limited.
 
 /// The time between two refills, in milliseconds.
 pub(crate) const REFILL_MS: u64 = 120;

@@ -1,4 +1,4 @@
-//! A control page is what its writer wrote, and nothing else is taken for one.
+//! A control page has its writer's values, and no other memory is taken for one.
 
 use core::ptr;
 

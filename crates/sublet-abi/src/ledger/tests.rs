@@ -1,5 +1,5 @@
-//! The ledger as a page: the protocol's words are where they belong, a whole page of
-//! nonsense is survived, and real threads agree with what loom found.
+//! The ledger as a page: the protocol's words are at their places, a whole page of nonsense is
+//! survived, and real threads agree with loom's findings.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,8 +110,8 @@ proptest! {
         prop_assert_eq!(page.total(device(1)), Units::ZERO, "nobody touched it");
     }
 
-    /// A tenant writes what it likes into its ledger and stops; the arbiter then does all
-    /// that it ever does with a ledger.
+    /// A tenant writes nonsense into its ledger and stops; the arbiter then makes every call that
+    /// it ever makes on a ledger.
     #[test]
     fn a_page_of_nonsense_is_survived(
         seed: u64,
@@ -234,8 +234,8 @@ fn racing_threads_stay_within_the_limit() {
     }
 }
 
-/// The arbiter's calls against threads that write nonsense at full speed. Each call must
-/// come back; what it says does not matter.
+/// The arbiter's calls against threads that write nonsense at full speed. Each call must come back;
+/// its answer does not matter.
 #[test]
 fn the_arbiter_gets_its_calls_done_while_somebody_scribbles() {
     let mut memory = Memory::zeroed(BYTES);

@@ -46,7 +46,7 @@ struct HelloBytes {
     claims: [DeviceClaim; MAX_DEVICES],
 }
 
-/// From a process that speaks version 2, with what that version appended.
+/// From a process that speaks version 2, with that version's additions.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 struct HelloBytes2 {

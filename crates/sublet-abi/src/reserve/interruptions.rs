@@ -1,9 +1,9 @@
 //! The protocol with one thread stopped, for long or for ever, at each of its steps in turn.
 //!
-//! Loom tries what threads do at the same time, and has no patience for what happens in a
-//! day. Here one thread sleeps between two steps while another slot does half a million
-//! operations, so that the head's number comes round; and long random histories, with
-//! deaths in them, are compared with a model that knows no interruptions.
+//! Loom tries the actions of threads at the same time, and has no patience for the events of a day.
+//! Here one thread sleeps between two steps while another slot does half a million operations, so
+//! that the head's number comes round; and long random histories, with deaths in them, are compared
+//! with a model that knows no interruptions.
 
 use std::boxed::Box;
 use std::collections::BTreeSet;
@@ -277,7 +277,7 @@ impl Model {
         self.held.iter().sum()
     }
 
-    /// Does a deed by the protocol; `Ok` with what it changes if it is granted.
+    /// Does a deed by the protocol; `Ok` with its change if it is granted.
     fn perform(&self, rig: &CellRig, deed: Deed) -> Option<(u32, i64)> {
         let (total, limit) = (self.total(), self.limit);
         match deed {

@@ -1,5 +1,5 @@
-//! Pages of both versions: what version 1 has is where it always was, and what version 2 added
-//! is behind it.
+//! Pages of both versions: the words of version 1 are at their old places, and the additions of
+//! version 2 are behind them.
 //!
 //! The places are written down as numbers. They are the interface with libraries that were
 //! built long ago, so a test that computed them from our structs would prove nothing.
@@ -57,7 +57,7 @@ fn words(memory: &mut Memory) -> Vec<u64> {
     words.collect()
 }
 
-/// The places of words that are not zero, in bytes, and what they hold.
+/// The places of words that are not zero, in bytes, and their values.
 fn written(memory: &mut Memory) -> Vec<(usize, u64)> {
     let all = words(memory).into_iter().enumerate();
     let written = all.filter(|(_, word)| *word != 0);

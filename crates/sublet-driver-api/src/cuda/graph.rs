@@ -1,7 +1,7 @@
 //! Structs that describe graphs and their nodes.
 //!
-//! A newer header may make a node's struct longer: `CUgraphNodeParams` has room for that, and
-//! what an older program passes ends in zeros.
+//! A newer header may make a node's struct longer: `CUgraphNodeParams` has room for that, and the
+//! struct of an older program ends in zeros.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! Structs that describe memory: arrays, physical allocations, pools, and what is imported.
+//! Structs that describe memory: arrays, physical allocations, pools, and imports.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! Pointers that C passes, as types that say what they are for. Reading and writing
-//! through them is checked for null and is otherwise the program's promise, as in C.
+//! Pointers that C passes, as types that name their purpose. Reading and writing through them is
+//! checked for null and is otherwise the program's promise, as in C.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 

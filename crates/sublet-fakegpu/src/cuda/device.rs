@@ -1,5 +1,5 @@
-//! Devices: finding a card, and what it is. The machine says its name, memory and place;
-//! [`Product`] what a product of that name is like.
+//! Devices: finding a card, and its properties. The machine has its name, memory and place;
+//! [`Product`] has the properties of a product of that name.
 
 use std::ffi::c_char;
 

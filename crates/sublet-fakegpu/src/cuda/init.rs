@@ -1,4 +1,4 @@
-//! Beginning, versions, and what codes mean.
+//! Beginning, versions, and the meaning of codes.
 
 use std::ffi::{CString, c_char};
 use std::sync::{Mutex, PoisonError};

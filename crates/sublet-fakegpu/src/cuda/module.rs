@@ -12,7 +12,7 @@ use crate::driver::result::{Answer, Code};
 pub(crate) mod function;
 pub(crate) mod launch;
 
-/// The first bytes of ELF, of a fat binary, and of what the compiler wraps around one.
+/// The first bytes of ELF, of a fat binary, and of the compiler's wrapper around one.
 const ELF: [u8; 4] = *b"\x7fELF";
 const FAT: u32 = 0xba55_ed50;
 const WRAPPER: u32 = 0x4662_43b1;
@@ -180,7 +180,7 @@ fn read(code: In<u8>) -> Answer<Arc<Image>> {
     Ok(Arc::new(image::opaque(size)))
 }
 
-/// Magic, version and length of the header, then the length of what follows.
+/// Magic, version and length of the header, then the length of the rest.
 fn fat_size(address: u64) -> Answer<u64> {
     if address == 0 {
         return Err(Code::INVALID_IMAGE);

@@ -17,7 +17,7 @@ pub(crate) mod green;
 pub(crate) struct Context {
     /// Its handle.
     pub(crate) id: Id,
-    /// The context that owns what is made in it: itself, or a green context's primary one.
+    /// The context that owns the objects made in it: itself, or a green context's primary one.
     pub(crate) home: Id,
     /// Its card.
     pub(crate) card: usize,
@@ -41,8 +41,8 @@ pub(crate) struct Context {
     pub(crate) join_stream: Id,
     /// Number of times that the program must detach from it before it goes.
     pub(crate) usage: u32,
-    /// Bytes of its card that the program has it set aside beyond what is there at first, by
-    /// the number of the limit.
+    /// Bytes of its card that the program made it set aside beyond the initial amount, by the
+    /// number of the limit.
     pub(crate) set_aside: HashMap<u32, u64>,
     /// The error that ended it: every later call gives it.
     pub(crate) broken: Option<Code>,
@@ -67,7 +67,7 @@ impl Driver {
         context.broken.map_or(Ok(id), Err)
     }
 
-    /// The context that owns what this thread makes.
+    /// The context that owns the objects of this thread.
     pub(crate) fn owner(&self) -> Answer<Id> {
         let current = self.current()?;
         Ok(self.home(current))

@@ -157,7 +157,7 @@ impl Driver {
         self.end_node(id)
     }
 
-    /// A node is in no order any more: what it had goes.
+    /// Removes a node that is in no order any more, with its parts.
     fn end_node(&mut self, id: Id) -> Answer {
         let node = self.graphs.nodes.remove(&id).ok_or(Code::INVALID_VALUE)?;
         match node.content {

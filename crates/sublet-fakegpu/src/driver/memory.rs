@@ -253,7 +253,7 @@ impl Driver {
         self.registration.machine().packing()
     }
 
-    /// Takes away what belongs to a context of a card.
+    /// Removes the memory of a context of a card.
     pub(crate) fn free_memory_of(&mut self, context: Id, card: usize) {
         let owned = self.memory.ranges.iter().filter(|range| {
             let outlives = matches!(range.kind, Kind::Pool { .. } | Kind::Mapped { .. });
@@ -289,7 +289,7 @@ impl Session {
         }
     }
 
-    /// `cuMemFree`: waits for what the context does, then takes the memory away.
+    /// `cuMemFree`: waits for the context's work, then removes the memory.
     pub(crate) fn free(&mut self, start: u64) -> Answer {
         if start == 0 {
             return Ok(());

@@ -26,7 +26,7 @@ pub(crate) mod external;
 pub(crate) mod pool;
 pub(crate) mod retained;
 
-/// The first bytes of what we hand out, so that a stranger's is recognised.
+/// The first bytes of our handles, so that a stranger's is recognised.
 const MAGIC: u64 = u64::from_le_bytes(*b"sublipc1");
 
 /// State of shared memory on both sides.
@@ -74,7 +74,7 @@ impl Handle {
         to_bytes([MAGIC, owner, number, length, offset, size, card])
     }
 
-    /// Reads what a program carried; `None` if it is not ours.
+    /// Reads a handle that a program carried; `None` if it is not ours.
     #[must_use]
     pub(crate) fn from_bytes(bytes: &[u8; 64]) -> Option<Handle> {
         let [magic, owner, number, length, offset, size, card] = from_bytes(bytes);
@@ -237,7 +237,7 @@ impl Driver {
         Ok(start)
     }
 
-    /// Closes what [`Driver::import_memory`] opened.
+    /// Closes a mapping of [`Driver::import_memory`].
     pub(crate) fn close_import(&mut self, start: u64) -> Answer {
         let before = self.memory.imports.open.range_mut(..=start).next_back();
         let (_, open) = before.ok_or(Code::INVALID_VALUE)?;
@@ -344,7 +344,7 @@ pub(crate) fn word_of_card(card: Option<usize>) -> u64 {
     card.map_or(u64::MAX, |card| card as u64)
 }
 
-/// Words as bytes that a program carries; what is left over is zero.
+/// Returns words as bytes that a program carries; the rest is zero.
 pub(crate) fn to_bytes<const N: usize, const B: usize>(words: [u64; N]) -> [u8; B] {
     const { assert!(N * 8 <= B, "more words than bytes") };
     let mut bytes = [0; B];
@@ -365,7 +365,7 @@ pub(crate) fn from_bytes<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u6
     words
 }
 
-/// Does the memory have a file of its own, with what an importer must know at its end?
+/// Does the memory have a file of its own, with the data for an importer at its end?
 fn is_complete(physical: &Physical) -> bool {
     let about = physical.file.metadata();
     about.is_ok_and(|about| about.len() == physical.size + PAGE) && physical.file.as_raw_fd() >= 0

@@ -1,7 +1,7 @@
-//! Streams: what handle means which, and what is known of one beside its work.
+//! Streams: their handles, and their properties beside their work.
 //!
-//! [`queue`] holds the order of the work and [`work`] what it is; `worker` does it;
-//! [`event`] marks a place in it.
+//! [`queue`] holds the order of the work and [`work`] its kinds; `worker` does it; [`event`] marks
+//! a place in it.
 
 use std::collections::HashMap;
 

@@ -47,8 +47,8 @@ pub(super) fn take(clock: &Clock, slot: u64, ready: u64, wanted: u64) -> Slice {
     slice
 }
 
-/// Gives back what is left of a slice after `used`. Too late if somebody already has the
-/// time behind it.
+/// Gives back the rest of a slice after `used`. Too late if somebody already has the time behind
+/// it.
 pub(super) fn give_back(clock: &Clock, slice: Slice, used: u64) -> bool {
     let from = used.clamp(slice.start, slice.end);
     clock

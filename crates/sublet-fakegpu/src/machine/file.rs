@@ -1,11 +1,11 @@
 //! Opening, mapping and locking the machine's file. The unsafe part of the machine is
 //! here and nowhere else.
 //!
-//! Locks are POSIX record locks, because of what the kernel does with them: it drops them
-//! when the process ends however it ends, children do not inherit them, and it tells any
-//! reader the holder's PID *in the reader's own PID namespace*. The price is that closing
-//! any descriptor of the file drops all of a process's locks, so a file that was opened
-//! is never closed again; `Mapped::open` gives the same one for the same file.
+//! Locks are POSIX record locks, because of the kernel's treatment of them: it drops them when the
+//! process ends however it ends, children do not inherit them, and it tells any reader the holder's
+//! PID *in the reader's own PID namespace*. The price is that closing any descriptor of the file
+//! drops all of a process's locks, so a file that was opened is never closed again; `Mapped::open`
+//! gives the same one for the same file.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -97,7 +97,7 @@ impl Registration {
         drop(accounts);
     }
 
-    /// Takes what a context costs: only the first of a process on a card costs anything.
+    /// Takes the cost of a context: only the first of a process on a card costs anything.
     ///
     /// # Errors
     /// The card does not have it.
@@ -112,7 +112,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Gives back what [`Registration::open_context`] took, with the last context.
+    /// Gives back the bytes of [`Registration::open_context`], with the last context.
     pub fn close_context(&self, card: usize) {
         let held = self.held(card);
         if held.n_contexts.load(Relaxed) == 0 {
@@ -145,7 +145,7 @@ impl Registration {
         clock::count(&self.held(card).buckets, from, to);
     }
 
-    /// Gives back what is left of a slice after `used`.
+    /// Gives back the rest of a slice after `used`.
     pub fn give_back(&self, card: usize, slice: Slice, used: u64) {
         let time = &self.machine.mapped.shared().clocks[card];
         clock::give_back(time, slice, used);

@@ -1,4 +1,4 @@
-//! Finding a card, and what it is: name, numbers, place on the bus.
+//! Finding a card, and its properties: name, numbers, place on the bus.
 
 use sublet_driver_api::nvml::{
     NVML_BRAND_GEFORCE, NVML_BRAND_GEFORCE_RTX, NVML_BRAND_NVIDIA, NVML_BRAND_QUADRO,

@@ -44,7 +44,7 @@ functions! {
         was_there.then_some(()).ok_or(NVML_ERROR_INVALID_ARGUMENT)
     }
 
-    /// Critical errors are what a health check waits for; a fake card has no others.
+    /// A health check waits for critical errors; a fake card has no other events.
     fn nvmlDeviceGetSupportedEventTypes(device: nvmlDevice_t, types: Out<u64>) {
         card(device)?;
         types.write(nvmlEventTypeXidCriticalError.into())

@@ -64,7 +64,7 @@ impl<T: Copy> Out<T> {
         Out(self.0.wrapping_add(index))
     }
 
-    /// As a pointer to the beginning of what it points to.
+    /// Returns a pointer to the beginning of its target.
     pub(super) fn beginning<U>(self) -> Out<U> {
         Out(self.0.cast())
     }

@@ -1,5 +1,5 @@
-//! Starting and ending, versions, names of errors and of processes, and units: what has
-//! nothing to do with any one card.
+//! Starting and ending, versions, names of errors and of processes, and units: functions that
+//! concern no single card.
 
 use std::ffi::{CStr, c_char, c_void};
 

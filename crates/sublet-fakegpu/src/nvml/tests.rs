@@ -1,4 +1,4 @@
-//! The table of NVIDIA's header against what is written here.
+//! Compares this module with the table of NVIDIA's header.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The short text of a machine: `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING]`,
-//! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, what is
-//! taken of a card for small ones, and how many empty pieces of that are kept, or `all`.
+//! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes
+//! taken from a card for small ones, and the number of empty pieces that are kept, or `all`.
 
 use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, PackingRule, Spec, SpecError};
 
@@ -35,13 +35,13 @@ pub(super) fn parse(text: &str) -> Result<Spec, SpecError> {
     Spec::of_drafts(vec![Draft::new(name, memory, context)?; count], packing)
 }
 
-/// A card without what tells it from its equals, one line.
+/// A card without the values that tell it from its equals, one line.
 pub(super) fn plain(name: &str, memory_mib: u64, context_mib: u64) -> String {
     format!("1x{memory_mib}MiB,context={context_mib}MiB,name={name}\n")
 }
 
-/// A part of a text as an error shows it: what a terminal would act on is written out, and
-/// a part that fills screens is cut.
+/// Returns a part of a text for an error message: characters that a terminal would act on are
+/// written out, and a part that fills screens is cut.
 pub(super) fn shown(part: &str) -> String {
     const MOST: usize = 64;
     let mut characters = part.chars();
@@ -191,8 +191,8 @@ mod tests {
         );
     }
 
-    /// A machine is one that the rest can trust; an error is one short line without
-    /// anything that a terminal would act on, and says how to write it or what there is.
+    /// A machine is one that the rest can trust; an error is one short line without anything that a
+    /// terminal would act on, and tells the right form or the choices.
     fn sound(text: &str) -> Result<(), TestCaseError> {
         match parse(text) {
             Ok(spec) => {

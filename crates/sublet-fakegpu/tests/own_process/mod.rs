@@ -79,7 +79,7 @@ impl Other {
         Other::spawn(again(test, spec, root, role))
     }
 
-    /// Starts what ends up as this executable.
+    /// Starts a command that ends up as this executable.
     pub(crate) fn spawn(mut command: Command) -> Other {
         let mut child = limited(&mut command).spawn().unwrap();
         let voice = BufReader::new(child.stdout.take().unwrap());

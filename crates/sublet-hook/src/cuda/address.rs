@@ -41,7 +41,7 @@ pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
     })
 }
 
-/// Remembers what an address cost.
+/// Remembers the charge of an address.
 pub fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
     if let Some(before) = tenant.books.pointers.insert(address, owned) {
         // The driver gave the address out again, so what was there is gone.
@@ -50,7 +50,7 @@ pub fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
     }
 }
 
-/// After a free: pays back, or remembers again what the driver did not free.
+/// After a free: pays back, or remembers the memory again if the driver did not free it.
 pub fn after_free(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bool) {
     let Known {
         owned,

@@ -1,4 +1,4 @@
-//! Contexts: what each costs before a byte is allocated in it.
+//! Contexts: the cost of each before a byte is allocated in it.
 //!
 //! The first context of a process on a card takes some hundred MiB, and no call reports how many.
 //! The arbiter measures it from outside and writes the last figure into the control page. That
@@ -25,7 +25,7 @@ use crate::guard::{Inside, catch_panic};
 use crate::link::Budget;
 use crate::real::Like;
 
-/// A context is gone: what was allocated in it, and all on its card if it was the last there.
+/// Forgets a context that is gone: its allocations, and all on its card if it was the last there.
 fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
     let mut contexts = locked(&tenant.books.contexts);
     let was_last = contexts.end(tenant, device);
@@ -46,7 +46,7 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
     }
 }
 
-/// The driver freed what was allocated somewhere.
+/// Forgets memory that the driver freed.
 fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     let books = tenant.books;
     let is_of = |held: &ContextCharge| is_gone(held.charge.budget, held.context);
@@ -70,7 +70,7 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     }
 }
 
-/// A context of the program's may end now: nobody asks the driver what runs in it meanwhile.
+/// A context of the program's may end now: meanwhile nobody asks the driver about work in it.
 fn ending(
     tenant: &Tenant,
     context: CUcontext,

@@ -205,7 +205,7 @@ impl DeferredFrees {
         }
     }
 
-    /// Gives back what nobody holds any more. True if that was anything.
+    /// Gives back the memory that nobody holds any more. True if there was any.
     fn sweep(&self, tenant: &Tenant, are_meant: impl Fn(&Entry) -> bool) -> bool {
         let over: Vec<Entry> = {
             let mut entries = self.entries();

@@ -24,7 +24,8 @@ fn name_at(code: &str) -> &str {
     &code[..code.find(|c| !is_name(c)).unwrap_or(code.len())]
 }
 
-/// The first names of what a path goes on with: `a` of `a::B`, `a` and `c` of `{a::{B, D}, c}`.
+/// Returns the first names of a path's continuation: `a` of `a::B`, `a` and `c` of `{a::{B, D},
+/// c}`.
 fn first_names(rest: &str) -> Vec<&str> {
     if !rest.starts_with('{') {
         return vec![name_at(rest)];

@@ -1,9 +1,9 @@
-//! Memory that the driver keeps for later, and what is charged for it.
+//! Memory that the driver keeps for later, and the charge for it.
 //!
-//! Pools and graphs have in common that the driver takes memory in pieces, and keeps what was
-//! freed. Both are charged what is in use by what the program asked, or what the driver says it
-//! has reserved, whichever is more. Before the driver is called, as much is reserved as it could
-//! take; afterwards it says what it took.
+//! For pools and for graphs, the driver takes memory in pieces and keeps freed memory. Both are
+//! charged the amount in use, as the program asked for it, or the amount that the driver reports as
+//! reserved, whichever is more. Before the driver is called, the most that it could take is
+//! reserved; afterwards it reports the amount that it took.
 
 use sublet_abi::Units;
 
@@ -14,7 +14,7 @@ use crate::link::Budget;
 #[derive(Debug)]
 pub struct DriverCache {
     budget: Budget,
-    /// In use, by what was asked.
+    /// Amount in use, as asked for.
     live: Units,
     /// Charged amount: never less than `live`.
     charged: Units,
@@ -43,9 +43,9 @@ impl DriverCache {
         self.charged > self.live
     }
 
-    /// Reserves room for `amount` more, for which the driver takes `growth` at most: nobody but
-    /// the driver knows whether what is kept unused is of use for it, so none of that counts.
-    /// False if the limit does not allow it; then nothing is taken.
+    /// Reserves room for `amount` more; the driver takes `growth` at most for it. Only the driver
+    /// knows whether unused memory can serve the request, so none of that counts. False if the
+    /// limit does not allow it; then nothing is taken.
     #[must_use]
     pub fn make_room(&mut self, tenant: &Tenant, amount: Units, growth: Units) -> bool {
         let Some(live) = self.live.checked_add(amount) else {
@@ -59,7 +59,7 @@ impl DriverCache {
         true
     }
 
-    /// Counts `amount` more as in use of what is kept unused. False if that is not so much.
+    /// Counts `amount` of the unused memory as in use. False if there is not that much.
     #[must_use]
     pub fn use_unused(&mut self, amount: Units) -> bool {
         let live = self.live.checked_add(amount);
@@ -68,8 +68,8 @@ impl DriverCache {
         live.is_some()
     }
 
-    /// After an allocation: all that the driver says it has must be paid for. False if the limit
-    /// does not allow it; else what was reserved for nothing is given back.
+    /// After an allocation: all memory that the driver reports must be paid for. False if the limit
+    /// does not allow it; else a reservation that was not needed is given back.
     #[must_use]
     pub fn take_growth(&mut self, tenant: &Tenant, reserved: Units) -> bool {
         let fits = self.raise_to(tenant, reserved);
@@ -84,8 +84,8 @@ impl DriverCache {
         self.live = self.live.saturating_sub(amount);
     }
 
-    /// Charges what there is now, with what the driver says. More than before is charged
-    /// whatever the limit: the memory exists. True if it is less than before.
+    /// Charges the current amount, as the driver reports it. An increase is charged whatever the
+    /// limit: the memory exists. True if the charge is less than before.
     pub fn settle(&mut self, tenant: &Tenant, reserved: Units) -> bool {
         let now = reserved.max(self.live);
         let before = std::mem::replace(&mut self.charged, now);

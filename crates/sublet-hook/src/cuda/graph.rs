@@ -1,4 +1,4 @@
-//! Memory of graphs: what a graph allocates when it runs.
+//! Memory of graphs: the memory that a graph allocates when it runs.
 //!
 //! A graph's allocations get their memory when the graph is made executable or first launched. It
 //! comes from one pool per card, and stays there until the pool is trimmed. So an executable graph
@@ -55,7 +55,7 @@ impl Refused {
 #[derive(Debug)]
 struct Card {
     device: CUdevice,
-    /// In use is what executable graphs need, and what outlives graphs that are gone.
+    /// In use: the needs of executable graphs, and the memory that outlives its graphs.
     cache: DriverCache,
     /// The latter: never less than it is.
     outliving: Units,
@@ -91,7 +91,7 @@ impl Card {
         }
     }
 
-    /// Takes from the card's graphs what they only keep. True if that was anything.
+    /// Takes from the card's graphs the memory that they only keep. True if there was any.
     fn trim(&mut self, tenant: &Tenant) -> bool {
         // SAFETY: releases what no graph uses.
         let _ = unsafe { real::cuDeviceGraphMemTrim(self.device) };
@@ -139,7 +139,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// Charges what there is now on each card.
+    /// Charges the current amounts on each card.
     fn settle_all(&mut self, tenant: &Tenant) {
         for device in unknown::devices() {
             if let Some((_, card)) = self.card(tenant, device) {
@@ -148,7 +148,7 @@ impl Graphs {
         }
     }
 
-    /// After the driver could take memory for a graph: what it took in addition must fit too.
+    /// After the driver could take memory for a graph: the additional memory must fit too.
     fn take_growth(&mut self, tenant: &Tenant, needs: &Needs) -> Result<(), Refused> {
         for device in needs.devices() {
             let Some((index, card)) = self.card(tenant, device) else {
@@ -165,7 +165,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// Takes from the cards what their graphs only keep.
+    /// Takes from the cards the memory that their graphs only keep.
     fn trim(&mut self, tenant: &Tenant, needs: &Needs) {
         for device in needs.devices() {
             if let Some((_, card)) = self.card(tenant, device) {
@@ -182,7 +182,7 @@ impl Graphs {
         self.needs.insert(exec, needs);
     }
 
-    /// Gives back what was taken for a graph that never ran.
+    /// Gives back the memory of a graph that never ran.
     fn give(&mut self, tenant: &Tenant, taken: &[(CUdevice, Units)]) {
         for &(device, amount) in taken {
             if let Some(card) = self.cards.get_mut(&device) {

@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// The largest allocation that shares a piece on every driver: far below what they take at once.
+/// The largest allocation that shares a piece on every driver: far below a piece.
 pub const TINY: u64 = 64 << 10;
 
 /// Pieces of one kind on one card, as far as they are paid for.
@@ -73,9 +73,9 @@ struct Piece {
 }
 
 impl Heap {
-    /// True if a driver that has these pieces need not take another one for so many bytes of a
-    /// context. Only room that was never given out is sure, in a piece that is certainly one:
-    /// what was freed may be in parts, and a piece that is empty, or about to be, may be gone.
+    /// True if a driver with these pieces need not take another one for so many bytes of a context.
+    /// Only room that was never given out is sure, in a piece that is certainly one: freed memory
+    /// may be in parts, and a piece that is empty, or about to be, may be gone.
     #[must_use]
     pub fn has_room(&self, bytes: u64, context: CUcontext) -> bool {
         let room = |piece: &Piece| piece.end.saturating_sub(piece.fresh);

@@ -11,7 +11,7 @@ use crate::guard::{Inside, catch_panic};
 use crate::real::Row;
 use crate::report::{self, Memory};
 
-/// A device's memory, with what its pools have now.
+/// Returns a device's memory, with the current memory of its pools.
 fn memory(tenant: &Tenant, device: CUdevice) -> Memory {
     match tenant.place(device) {
         Place::Listed(index) => {

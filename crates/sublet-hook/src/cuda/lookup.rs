@@ -1,9 +1,9 @@
-//! `cuGetProcAddress`: how every CUDA runtime since 11.3 finds the driver's functions.
+//! `cuGetProcAddress`: the way in which every CUDA runtime since 11.3 finds the driver's functions.
 //!
-//! The driver is asked first, with the program's own arguments, so that its status and its idea
-//! of versions stand. Then the address is exchanged for ours if, and only if, what it found is
-//! a row that we hook: base name, *resolved* version, thread mode. Exchanging by name alone
-//! gives a program of 2016 the function of 2023 with one more parameter.
+//! The driver is asked first, with the program's own arguments, so that its status and its idea of
+//! versions stand. Then the address is exchanged for ours if, and only if, the driver found a row
+//! that we hook: base name, *resolved* version, thread mode. Exchanging by name alone gives a
+//! program of 2016 the function of 2023 with one more parameter.
 //!
 //! A name or version that is newer than our table is not ours to understand. It is counted; a
 //! strict tenant does not get it if it could make memory or work.

@@ -51,7 +51,7 @@ impl Owned {
         }
     }
 
-    /// It left: pays back what was charged.
+    /// Pays back the charge after the free.
     pub fn give_back(self, tenant: &Tenant) {
         match self {
             Owned::Context(held) => tenant.give(held.charge),

@@ -183,7 +183,7 @@ pub(super) fn set_tiles(
     let_go(tenant, gone, Some(stream));
 }
 
-/// An array is about to go: what is mapped into it.
+/// Returns the memory mapped into an array that is about to go.
 pub fn take_array(tenant: &Tenant, array: u64) -> Mapped {
     locked(&tenant.books.physical).take_array(array)
 }
@@ -252,7 +252,7 @@ fn let_go(tenant: &Tenant, gone: Vec<Holding>, after: Option<CUstream>) {
     }
 }
 
-/// Calls the driver, and after success writes down what it did.
+/// Calls the driver, and after success notes the change.
 fn noting(call: impl FnOnce() -> CUresult, note: impl FnOnce(&mut Physical)) -> CUresult {
     giving(
         |_| Some(()),

@@ -44,7 +44,7 @@ unsafe fn making(
     )
 }
 
-/// A call that lets go of what is known of an address.
+/// A call that drops the entry of an address.
 fn ending(address: *mut c_void, call: impl FnOnce() -> CUresult) -> CUresult {
     let key = address.addr() as u64;
     giving(

@@ -1,5 +1,5 @@
-//! Memory pools: `cuMemAllocAsync` and its family. [`pool_account`](super::pool_account) says what
-//! a pool costs.
+//! Memory pools: `cuMemAllocAsync` and its family. [`pool_account`](super::pool_account) has the
+//! cost of a pool.
 
 mod threshold;
 

@@ -1,14 +1,14 @@
 //! The accounts of memory pools.
 //!
-//! A pool keeps what was freed for the next allocation; [`DriverCache`] says how that is charged.
-//! Before an allocation, what the pool could grow by is reserved: drivers grow pools by large
-//! pieces, and do not say whether what a pool keeps is contiguous. Only room behind what was ever
-//! given out of a piece is sure ([`Heap`]), and is used where the limit leaves no more. After the
-//! call the driver says how much the pool has. Should that be even more, it must fit as well, or
-//! the allocation is undone.
+//! A pool keeps freed memory for the next allocation; [`DriverCache`] has the rule of its charge.
+//! Before an allocation, the pool's largest growth is reserved: drivers grow pools by large pieces,
+//! and do not report whether a pool's unused memory is contiguous. Only room behind the part of a
+//! piece that was ever given out is sure ([`Heap`]). It is used when the limit leaves no more.
+//! After the call the driver reports the pool's size. Should that be even more, it must fit as
+//! well, or the allocation is undone.
 //!
-//! Freed memory goes back to the account when the driver lets go of it. It does so at a
-//! synchronisation and does not say it, so pools are looked at again after one
+//! Freed memory goes back to the account when the driver lets go of it. The driver does so at a
+//! synchronisation and does not report it. So pools are looked at again after one
 //! ([`synchronised`]) and when an amount is asked for, and trimmed before anything is refused.
 
 mod owner;
@@ -46,7 +46,7 @@ pub struct Account(Arc<Mutex<Sums>>);
 pub(super) struct Sums {
     /// `None` for a device that is not the tenant's: nothing can be taken there.
     cache: Option<DriverCache>,
-    /// The pool, to be asked what it has reserved; `None` once it was destroyed.
+    /// The pool, to ask it for its reserved amount; `None` once it was destroyed.
     pool: Option<CUmemoryPool>,
     /// The part of its pieces that was never given out.
     fresh: Heap,
@@ -138,7 +138,7 @@ impl Sums {
         cache.make_room(tenant, amount, growth)
     }
 
-    /// The driver has given `bytes` at an address. True if what it took for them fits.
+    /// The driver has given `bytes` at an address. True if the memory that it took for them fits.
     pub(super) fn took(
         &mut self,
         tenant: &Tenant,
@@ -186,7 +186,7 @@ impl Sums {
         }
     }
 
-    /// Takes from the pool what it only keeps. True if that was anything.
+    /// Takes from the pool the memory that it only keeps. True if there was any.
     pub(super) fn trim(&mut self, tenant: &Tenant) -> bool {
         if let Some(pool) = self.pool {
             // SAFETY: a live pool; nothing that is in use is released.
@@ -201,7 +201,7 @@ fn accounts(pools: &Mutex<Pools>) -> Vec<Account> {
     locked(pools).0.values().flatten().cloned().collect()
 }
 
-/// After a synchronisation: gives back what the driver has let go of.
+/// After a synchronisation: gives back the memory that the driver has let go of.
 pub fn synchronised() {
     if !KEEPS.load(Ordering::Acquire) {
         return;
@@ -286,7 +286,7 @@ pub(super) fn made(tenant: &Tenant, pool: CUmemoryPool, owner: Option<Owner>) {
     locked(&tenant.books.pools).0.insert(pool, account);
 }
 
-/// A pool came from another process: what it costs is charged there.
+/// A pool came from another process: its cost is charged there.
 pub fn imported(tenant: &Tenant, pool: CUmemoryPool) {
     locked(&tenant.books.pools).0.insert(pool, None);
 }

@@ -106,7 +106,7 @@ impl Queues {
 }
 
 impl Queue {
-    /// Puts a mark behind what the stream has. False where the driver does not.
+    /// Puts a mark behind the stream's present work. False if the driver does not.
     fn record(&mut self, stream: CUstream) -> bool {
         self.marks.rotate_right(1);
         let [mark, ..] = &mut self.marks;

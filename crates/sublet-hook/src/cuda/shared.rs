@@ -1,11 +1,11 @@
 //! Memory between processes: handles that go out, and handles that come in.
 //!
-//! The process that made memory pays for it, also while others of its job use it, so that a
-//! model which eight processes share is charged once. Memory that goes out notes its holders
+//! The process that made memory pays for it, also while others of its job use it, so that a model
+//! which eight processes share is charged once. Memory that goes out notes its holders
 //! ([`super::deferred_free`]), memory that comes in gets a mark for its owner to see
-//! ([`marks`](crate::link::marks)): so the owner goes on paying until the last of them has let
-//! go. Processes of another job, or without us, set no mark; what they still hold after the
-//! owner has freed it, or has died, is found by the arbiter in the driver's own figures.
+//! ([`marks`](crate::link::marks)): so the owner goes on paying until the last of them has let go.
+//! Processes of another job, or without us, set no mark. If they still hold memory after its owner
+//! has freed it, or has died, the arbiter finds it in the driver's own figures.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn export_range<R: Like<row::cuMemGetHandleForAddressRange
     )
 }
 
-/// `cuMemPoolImportFromShareableHandle`: the pool is its maker's, and so is what it costs.
+/// `cuMemPoolImportFromShareableHandle`: the pool is its maker's, and so is its cost.
 ///
 /// # Safety
 /// As the driver documents.

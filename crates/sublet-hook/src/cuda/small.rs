@@ -1,7 +1,7 @@
 //! Small allocations of linear memory: several share a piece of a card.
 //!
-//! [`Heap`] knows the pieces of one kind on one card. This is all of them, and what an allocation
-//! in one of them tells when it is freed.
+//! [`Heap`] knows the pieces of one kind on one card. This module has all heaps, and the steps when
+//! an allocation in one of them is freed.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -26,7 +26,7 @@ pub struct SmallAllocation {
 }
 
 impl SmallAllocation {
-    /// It is freed: pays back what is empty now.
+    /// Pays back the pieces that are empty after the free.
     pub fn give_back(self, tenant: &Tenant) {
         let packing = packing_of(tenant, self.device, self.kind);
         let amount = self.heap(tenant).free(self.address, packing.kept);

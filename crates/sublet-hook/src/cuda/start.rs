@@ -1,8 +1,8 @@
-//! `cuInit`: the process meets its arbiter, and the driver learns which devices there are.
+//! `cuInit`: the process meets its arbiter, and the driver learns its visible devices.
 //!
-//! The driver reads `CUDA_VISIBLE_DEVICES` here and never again, so the variable says what the
-//! tenant may see while the driver looks, and afterwards again what the program wrote: many
-//! read it back, and expect their own words.
+//! The driver reads `CUDA_VISIBLE_DEVICES` here and never again. So the variable lists the tenant's
+//! devices while the driver looks, and afterwards it has the program's own value again: many
+//! programs read it back, and expect their own words.
 
 use std::ffi::c_uint;
 

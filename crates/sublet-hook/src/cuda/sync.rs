@@ -1,7 +1,8 @@
 //! Synchronisations. The program has waited for its work, which may be all that it had: then its
-//! slot says so at once, and others have the card. At these the driver also takes from a pool what
-//! it keeps beyond its threshold; nobody else is told. A process that sleeps afterwards would pay
-//! for that memory as long as it sleeps, and another of its job be refused what is there.
+//! slot reports this at once, and others have the card. At these calls the driver also takes from a
+//! pool the memory above its threshold, and reports this to nobody. A process that sleeps
+//! afterwards would pay for that memory as long as it sleeps, and another process of its job would
+//! be refused memory that is free.
 //!
 //! While no pool keeps anything and the gate is free, they cost two loads more than without us.
 

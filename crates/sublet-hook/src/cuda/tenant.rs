@@ -58,10 +58,10 @@ pub type Share = Arc<ContextCharge>;
 /// A book of memory that the driver only keeps for later, or that is freed and not yet paid back. A
 /// call that lacks memory asks all such books, and so does a call that reports the free memory.
 pub trait CachesMemory {
-    /// Gives back what nobody uses of a budget. True if that was anything.
+    /// Gives back the unused memory of a budget. True if there was any.
     fn release_unused(&self, tenant: &Tenant, budget: Budget) -> bool;
 
-    /// Looks at what there is of a device now.
+    /// Reads the memory of a device again.
     fn look_again(&self, tenant: &Tenant, device: DeviceIndex);
 }
 
@@ -188,7 +188,7 @@ impl Tenant {
         taken
     }
 
-    /// Takes from the driver what it only keeps of a budget. True if that was anything.
+    /// Takes from the driver the memory of a budget that it only keeps. True if there was any.
     pub fn release_unused(&self, budget: impl Into<Budget>) -> bool {
         let budget = budget.into();
         let caches = self.books.caches().into_iter();
@@ -197,7 +197,7 @@ impl Tenant {
         })
     }
 
-    /// Looks at what there is of a device now, before it is reported.
+    /// Reads the memory of a device again, before it is reported.
     pub fn look_again(&self, device: DeviceIndex) {
         for cache in self.books.caches() {
             cache.look_again(self, device);
@@ -288,9 +288,9 @@ pub fn taking(
     }
 }
 
-/// A call that gives memory back. `forget` takes what is known out of the books *before* the
-/// driver frees it, since the next moment another thread can be given the same address;
-/// `done` gets it back with the driver's answer.
+/// A call that gives memory back. `forget` takes the entry out of the books *before* the driver
+/// frees the memory, since the next moment another thread can be given the same address; `done`
+/// gets the entry back with the driver's answer.
 pub fn giving<T>(
     forget: impl FnOnce(&Tenant) -> Option<T>,
     call: impl FnOnce() -> CUresult,

@@ -60,7 +60,7 @@ impl Place {
         self.stream != CU_STREAM_PER_THREAD || thread != 0 && self.thread == thread
     }
 
-    /// A stream that records has nothing to do: what it had before is marked.
+    /// Checks whether it has work. A stream that records has none: its earlier work is marked.
     fn has_work(self) -> bool {
         let _in_context = InContext::enter(self.context);
         // SAFETY: a live stream, or a name of a default one of the current context.
@@ -96,7 +96,7 @@ impl Mark {
         Err(recorded)
     }
 
-    /// False once what is before it has ended.
+    /// False once the work before it has ended.
     fn has_work(&self) -> bool {
         let _in_context = InContext::enter(self.context);
         // SAFETY: an event of a context that lives.
@@ -129,7 +129,7 @@ pub struct WorkBook {
     epoch: AtomicU64,
 }
 
-/// Streams, and what may run in them.
+/// Streams, and the work that may run in them.
 #[derive(Debug, Default)]
 pub struct NotedWork {
     live: HashMap<CUstream, Home>,
@@ -186,8 +186,8 @@ impl WorkBook {
         true
     }
 
-    /// The gate was free, and nobody knows what was launched: notes every stream that there is,
-    /// and the default streams of these contexts.
+    /// The gate was free, and nobody knows the launched work: notes every stream that there is, and
+    /// the default streams of these contexts.
     pub fn note_all(&self, link: &Link, contexts: &[CUcontext]) {
         let mut running = self.hold();
         let place = |stream, context| Place {
@@ -248,7 +248,7 @@ impl WorkBook {
         running.end(link);
     }
 
-    /// Begins a call after which a stream cannot be asked any more: what it does now is marked.
+    /// Begins a call after which a stream cannot be asked any more: its present work is marked.
     pub fn leave_stream(&self, launcher: usize, stream: CUstream) -> MutexGuard<'_, NotedWork> {
         let mut running = self.hold();
         let is_it = |place: &Place| place.stream == stream && place.can_be_asked(launcher);
@@ -324,7 +324,7 @@ impl NotedWork {
         }
     }
 
-    /// True if something runs, of what can be asked.
+    /// True if work runs in a stream that can be asked.
     fn have_work(&mut self) -> bool {
         self.marks.retain(Mark::has_work);
         let own = threads::own_number();
@@ -338,7 +338,7 @@ impl NotedWork {
         noted.any(|place| place.context == context && place.thread != 0)
     }
 
-    /// Marks what cannot be asked. True if that has ended. With nobody inside.
+    /// Marks the streams that cannot be asked. True if their work has ended. With nobody inside.
     fn mark_rest(&mut self, looker: Looker) -> bool {
         let own = threads::own_number();
         self.noted.retain(|place| !place.can_be_asked(own));
@@ -379,8 +379,8 @@ impl Mark {
     }
 }
 
-/// A change of what the slot says of work: at once where others wait for the card. At a closed
-/// gate it is the keeper's answer that they wait for.
+/// Reports a change of the slot's work state: at once if others wait for the card. At a closed gate
+/// they wait for the keeper's answer.
 fn tell(link: &Link) {
     match gate::word().state() {
         GateState::Contended => link.knock(),

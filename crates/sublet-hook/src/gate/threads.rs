@@ -73,7 +73,7 @@ impl Launcher {
         self.n_left.store(n_launches, Ordering::Relaxed);
     }
 
-    /// Remembers what it said last, so that it need not say it again. True if that is news.
+    /// Remembers its last report, so that it need not repeat it. True if the report is new.
     pub fn is_news(&self, said: [u64; 3]) -> bool {
         let mut pairs = self.last_noted.iter().zip(said);
         let is_known = pairs.all(|(last, said)| last.load(Ordering::Relaxed) == said);
@@ -182,7 +182,7 @@ pub fn own_number() -> usize {
     own_or_null().addr()
 }
 
-/// The calling thread is never held and never seen: it does what the gate needs.
+/// Excludes the calling thread from the gate: it does the gate's own work.
 pub fn stand_aside() {
     static ASIDE: Launcher = Launcher::new();
     ASIDE.inside.store(1, Ordering::Relaxed);

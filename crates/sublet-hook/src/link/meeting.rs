@@ -1,4 +1,4 @@
-//! Meeting the arbiter: hello, and what comes back.
+//! Meeting the arbiter: hello, and the answer.
 //!
 //! Both of our libraries meet the arbiter like this. Afterwards one keeps the connection and has
 //! an account; the other only reads. Each failure has a reason that a person can read. The
@@ -25,7 +25,7 @@ pub struct Met {
     pub welcome: Welcome,
     /// The page with the tenant's limits; mapped for ever.
     pub control: AnyControl<'static>,
-    /// The ledger with what the tenant holds; not mapped yet.
+    /// The ledger of the tenant's usage; not mapped yet.
     pub ledger: OwnedFd,
 }
 
@@ -62,8 +62,8 @@ impl fmt::Display for Why {
 
 impl std::error::Error for Why {}
 
-/// Says hello and takes the answer; no step takes longer than `patience`. A process that comes
-/// back to a new arbiter says what it holds, and shows its ledger.
+/// Says hello and takes the answer; no step takes longer than `patience`. A process that comes back
+/// to a new arbiter reports its memory, and shows its ledger.
 ///
 /// # Errors
 /// [`Why`].
@@ -124,7 +124,7 @@ fn connect(path: &Path, patience: Duration) -> io::Result<Socket> {
     }
 }
 
-/// Adds to a system error what the process tried to do.
+/// Adds the failed action to a system error.
 ///
 /// # Errors
 /// [`Why::System`].

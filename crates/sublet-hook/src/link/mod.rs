@@ -139,14 +139,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// The page with what the tenant may have now.
+    /// Returns the page of the tenant's current limits.
     #[must_use]
     pub fn control(&self) -> AnyControl<'static> {
         // SAFETY: only ever set from a box that lives for ever.
         unsafe { *self.control.load(Ordering::Acquire) }
     }
 
-    /// The page with what the tenant has.
+    /// Returns the page of the tenant's usage.
     #[must_use]
     pub fn ledger(&self) -> AnyLedger<'static> {
         self.ledger
@@ -319,7 +319,7 @@ pub fn connect() -> LinkState {
     }
 }
 
-/// Meets the arbiter behind a socket; `mode` says what to do if that fails.
+/// Meets the arbiter behind a socket; `mode` decides what happens if that fails.
 #[must_use]
 pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
     let no_slot = |why| NoSlot::From(socket.to_path_buf(), why);

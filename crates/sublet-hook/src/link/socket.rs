@@ -75,7 +75,7 @@ fn file_of(fd: RawFd) -> io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A datagram, and what came with it.
+/// A datagram, and the descriptors that came with it.
 #[derive(Debug)]
 pub struct Received {
     /// The bytes.

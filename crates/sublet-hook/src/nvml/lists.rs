@@ -81,7 +81,7 @@ pub unsafe fn answer_first<T: Copy>(list: &[T], count: *mut u32, room: *mut T) -
     unsafe { answer(first, count, room) }
 }
 
-/// Answers what `keep` leaves of the library's own list.
+/// Answers the elements of the library's own list that `keep` keeps.
 ///
 /// # Safety
 /// As for [`answer`].
@@ -103,7 +103,7 @@ pub trait Asking: Copy {
     /// Type of the list's elements.
     type Element: Zeroed + Copy;
 
-    /// The version of the struct that is known here. A later one may hold what is not.
+    /// The version of the struct that is known here. A later one may hold unknown members.
     const VERSION: u32;
 
     /// The version that the caller gives.
@@ -201,7 +201,7 @@ pub trait OfProcess: Copy {
     fn renamed(self, pid: u32) -> Self;
 }
 
-/// Keeps what is about the tenant's processes, with their numbers in this namespace.
+/// Keeps the elements of the tenant's processes, with their numbers in this namespace.
 #[must_use]
 pub fn keep_own<T: OfProcess>(list: &[T], processes: &[Process]) -> Vec<(T, Process)> {
     let numbers: Vec<u32> = list.iter().map(OfProcess::pid).collect();

@@ -1,12 +1,12 @@
-//! The NVML half: what stands behind each exported `nvml…` name.
+//! The NVML half: the function behind each exported `nvml…` name.
 //!
-//! A name leads through [`TARGETS`] to the real function, to a hook, or to a refusal; [`table`]
-//! says which, one line for each function that is not simply forwarded. Hooks answer from the
-//! shared pages what the CUDA half answers too, and leave out what belongs to others; they take
-//! no memory. Without an arbiter every name leads to the real library.
+//! A name leads through [`TARGETS`] to the real function, to a hook, or to a refusal; [`table`] has
+//! one line for each function that is not simply forwarded. Hooks answer from the shared pages, as
+//! the CUDA half does, and leave out the figures of others; they take no memory. Without an arbiter
+//! every name leads to the real library.
 //!
-//! Read [`table`], then [`view`] (where answers come from), [`pids`] (how a process is called
-//! here) and [`lists`] (how NVML hands lists over), then the hooks: [`start`], [`devices`],
+//! Read [`table`], then [`view`] (the source of answers), [`pids`] (the numbers of processes here)
+//! and [`lists`] (the way NVML hands lists over), then the hooks: [`start`], [`devices`],
 //! [`memory`], [`processes`], [`samples`].
 
 pub mod devices;
@@ -96,7 +96,7 @@ fn seeing_own(
 /// The library's own function, asked by a struct that its answer goes into.
 type Library<'a, T> = dyn Fn(*mut T) -> nvmlReturn_t + 'a;
 
-/// The same, asked by such a struct for a list: `list` makes it, or says what to answer instead.
+/// The same, asked by such a struct for a list: `list` makes it, or returns another answer.
 ///
 /// # Safety
 /// The struct is null or can be used for as long as the call.

@@ -30,14 +30,14 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Finds out, from what the arbiter calls this process.
+    /// Decides it, from the arbiter's number of this process.
     #[must_use]
     pub fn of_this_process(told: u32) -> Self {
         Self::of(told, std::process::id(), &levels("self"))
     }
 
-    /// Decides. Two equal numbers mean the same namespace; should they be equal by chance, then
-    /// what is shown has wrong names, and is the tenant's all the same.
+    /// Decides. Two equal numbers mean the same namespace. Should they be equal by chance, the
+    /// processes shown have wrong numbers, and are the tenant's all the same.
     fn of(told: u32, own: u32, levels: &[u32]) -> Self {
         if told == own {
             return Self::Same;

@@ -81,7 +81,7 @@ fn among<T: ProcessEntry>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T
         .collect()
 }
 
-/// A struct that says what a process uses.
+/// A struct with a process's usage.
 pub trait ProcessEntry: OfProcess {
     /// A process on a whole card.
     fn new(pid: u32, bytes: u64) -> Self;

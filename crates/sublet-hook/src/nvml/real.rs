@@ -1,8 +1,8 @@
 //! The real library's functions, by row.
 //!
 //! Without a real library each call answers `NVML_ERROR_LIBRARY_NOT_FOUND`, as NVIDIA's own stub
-//! does, and `nvmlErrorString` says what was looked for and where; a function that an older
-//! library lacks answers `NVML_ERROR_FUNCTION_NOT_FOUND`.
+//! does, and `nvmlErrorString` lists the files that were tried. A function that an older library
+//! lacks answers `NVML_ERROR_FUNCTION_NOT_FOUND`.
 
 use std::ffi::{CStr, c_char, c_void};
 

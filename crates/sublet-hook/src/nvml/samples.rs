@@ -82,8 +82,8 @@ pub unsafe extern "C" fn utilization_info<R: Like<row::nvmlDeviceGetProcessesUti
     unsafe { seeing_asked::<_, R>(device, asked, list) }
 }
 
-/// `nvmlDeviceGetUtilizationRates`: what the tenant's processes have of it, by the library's
-/// samples of each. A library that has no such samples tells the card's.
+/// `nvmlDeviceGetUtilizationRates`: the share of the tenant's processes, by the library's samples
+/// of each. A library without such samples reports the card's rates.
 ///
 /// # Safety
 /// As NVIDIA documents.

@@ -1,4 +1,4 @@
-//! The beginning, and what is not answered at all.
+//! The beginning, and functions that are refused.
 //!
 //! `nvmlInit` meets the arbiter, so that no later call waits for it, and refuses a program that
 //! may not run without one. Functions that change a card, or the machine, would change it for

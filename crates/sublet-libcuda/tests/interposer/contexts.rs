@@ -1,4 +1,4 @@
-//! Contexts: what each costs, what it is asked to set aside, and every way in and out.
+//! Contexts: the cost of each, the memory it sets aside, and every way in and out.
 
 use crate::memory::check;
 use crate::support::arbiter::{FakeArbiter, grant};

@@ -1,4 +1,4 @@
-//! Memory of graphs: what an executable graph is charged, and until when.
+//! Memory of graphs: the charge of an executable graph, and its end.
 
 use crate::memory::{START, check, last_refusal, one_card};
 use crate::support::{Program, tenant};

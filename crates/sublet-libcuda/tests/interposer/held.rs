@@ -1,5 +1,5 @@
-//! Memory stays charged for as long as anything holds it: what it is bound to, what it is mapped
-//! into, descriptors, streams that have not come so far, and other processes.
+//! Memory stays charged as long as anything holds it: objects that it is bound to, arrays that it
+//! is mapped into, descriptors, streams that have not come so far, and other processes.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Not a byte more: every way to take memory, its way back, and what happens at the limit.
+//! Not a byte more: every way to take memory, its way back, and the calls at the limit.
 //!
-//! `used` is what the tenant's ledger says, `fake_used` what the driver has really given out.
+//! `used` is the tenant's ledger, `fake_used` the memory that the driver has really given out.
 
 use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{Program, tenant};

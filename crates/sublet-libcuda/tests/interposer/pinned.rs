@@ -1,6 +1,6 @@
 //! Memory of the host that the driver pins: one budget for all ways to it, and its way back.
 //!
-//! `pinned` is what the tenant's ledger says, `fake_pinned` what the driver has really pinned.
+//! `pinned` is the tenant's ledger, `fake_pinned` the memory that the driver has really pinned.
 
 use crate::memory::START;
 use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};

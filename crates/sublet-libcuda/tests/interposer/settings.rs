@@ -67,7 +67,7 @@ fn with_file(folder: &TempDir, text: &str, more: &str, command: &Command) -> Com
     behind(&line, &file, command)
 }
 
-/// A program that is linked against ours, and what its caller would like it to load.
+/// A program that is linked against ours, and the library that its caller would like it to load.
 struct Linked {
     folder: TempDir,
     program: PathBuf,

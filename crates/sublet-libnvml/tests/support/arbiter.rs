@@ -1,4 +1,4 @@
-//! The arbiter of these tests, and what it grants on the cards of `library.c`.
+//! The arbiter of these tests, and its grants on the cards of `library.c`.
 
 use sublet_abi::Mode;
 pub(crate) use sublet_fakearbiter::FakeArbiter;
@@ -16,8 +16,8 @@ pub(crate) const fn mib(n: u64) -> u64 {
     n << 20
 }
 
-/// One for a tenant with limits in MiB on some of the machine's cards; `shift` is what it adds
-/// to the numbers of processes.
+/// Starts one for a tenant with limits in MiB on some of the machine's cards; `shift` is added to
+/// the numbers of processes.
 pub(crate) fn granting(mode: Mode, limits: &[(u8, u64)], shift: u32) -> FakeArbiter {
     let cards = limits.iter().map(|&(card, limit)| GrantedCard {
         uuid: uuid(card),

@@ -72,7 +72,7 @@ pub(crate) fn output(command: &mut Command) -> String {
     text
 }
 
-/// Compares line by line; what is expected is written indented.
+/// Compares line by line; the expected text is written indented.
 pub(crate) fn check(found: &str, expected: &str) {
     let expected: Vec<&str> = expected.lines().map(str::trim).collect();
     let found: Vec<&str> = found.lines().map(str::trim).collect();

@@ -1,8 +1,8 @@
 //! Takes memory in one way: so many blocks, or until the driver says that there is no more.
 //!
-//! The purpose is to see what is refused, and at how many bytes. So it is a success to run out of
-//! memory, if the user asked for that. The report is printed when the memory is there and before
-//! it is held: a reader of the line knows that all of it is taken now.
+//! The purpose is to see the refusals, and the number of bytes at which they come. So it is a
+//! success to run out of memory, if the user asked for that. The report is printed when the memory
+//! is there and before it is held: a reader of the line knows that all of it is taken now.
 
 use std::time::{Duration, Instant};
 
@@ -46,10 +46,10 @@ pub(crate) struct Arguments {
     /// Fill all blocks with that pattern, and count it
     #[arg(long)]
     fill: bool,
-    /// Free everything again and say what the memory looks like then
+    /// Free everything again and report the memory after that
     #[arg(long)]
     free_all: bool,
-    /// Keep what was got: a number of seconds, or `stdin` for until that is closed
+    /// Keep the memory: a number of seconds, or `stdin` to keep it until standard input is closed
     #[arg(long)]
     hold: Option<Hold>,
 }

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// Ask NVML too; a library other than libnvidia-ml.so.1 can be named
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "libnvidia-ml.so.1")]
     nvml: Option<String>,
-    /// Make a context on each device, and say what cuMemGetInfo tells there
+    /// Make a context on each device, and report cuMemGetInfo there
     #[arg(long)]
     memory: bool,
 }

@@ -114,7 +114,7 @@ impl Call {
     }
 }
 
-/// Bytes of a copy, and of what is allocated.
+/// Bytes of a copy, and of an allocation.
 const COPIED: usize = 4096;
 const TAKEN: usize = 2 << 20;
 /// Kernels of the graph.

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Keep what was got: a number of seconds, or `stdin` for until that is closed
+    /// Keep the memory: a number of seconds, or `stdin` to keep it until standard input is closed
     #[arg(long)]
     hold: Option<Hold>,
 }

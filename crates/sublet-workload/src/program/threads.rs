@@ -1,7 +1,7 @@
 //! Threads of one process that allocate and free in a race.
 //!
-//! The program itself counts what the threads hold. It adds a block after it was allocated, and
-//! subtracts it before it is freed, so the count never exceeds what is really held. A limit must
+//! The program itself counts the memory of the threads. It adds a block after it was allocated, and
+//! subtracts it before it is freed, so the count never exceeds the memory really held. A limit must
 //! not be lower than the highest count. If the driver lacks memory, that is counted and not fatal.
 
 use std::collections::VecDeque;

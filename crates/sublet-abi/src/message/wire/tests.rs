@@ -71,8 +71,8 @@ fn replies() -> impl Strategy<Value = ArbiterMessage> {
     prop_oneof![welcome, refused]
 }
 
-/// Whatever was understood is written as the same bytes, so nothing went unread. A hello of
-/// a later version is the exception: what that version added is left alone.
+/// Every parsed message is written as the same bytes, so nothing went unread. A hello of a later
+/// version is the exception: that version's additions are left alone.
 fn check_any_bytes(bytes: &[u8]) -> Result<(), TestCaseError> {
     match ProcessMessage::parse(bytes) {
         Ok(ProcessMessage::Hello(hello)) if hello.max_version > VERSION => {

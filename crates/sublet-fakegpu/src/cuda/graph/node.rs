@@ -1,4 +1,4 @@
-//! Nodes of graphs: what they do, as programs say it and as they are told it again.
+//! Nodes of graphs: their actions, as programs pass them and read them back.
 
 use sublet_driver_api::cuda::copy::CUDA_MEMCPY3D_v2;
 use sublet_driver_api::cuda::graph::{
@@ -236,7 +236,7 @@ impl Spot {
             .put(session.add_node(self.graph, &after, content)?)
     }
 
-    /// A node that keeps what it was given.
+    /// Adds a node, and keeps its parameters.
     fn add_given(self, params: &impl Given) -> Answer {
         let mut session = Session::open()?;
         let action = params.action(&mut session)?;

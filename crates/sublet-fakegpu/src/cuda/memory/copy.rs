@@ -202,8 +202,9 @@ fn row(
     perform(&mut session, stream, bytes, is_async)
 }
 
-/// Does what was checked. A call that is not asynchronous waits, and so does one whose
-/// bytes are in pageable memory, which the program may change or read when it returns.
+/// Does a copy that was checked. A call that is not asynchronous waits. A call with bytes in
+/// pageable memory waits too, because the program may change or read that memory when the call
+/// returns.
 pub(crate) fn perform(
     session: &mut Session,
     stream: Id,

@@ -1,4 +1,4 @@
-//! Physical memory, addresses, and what is mapped where.
+//! Physical memory, addresses, and mappings.
 
 use sublet_driver_api::Zeroed;
 use sublet_driver_api::cuda::memory::{

@@ -200,7 +200,7 @@ fn set_pool(device: i32, pool: Handle) -> Answer {
     Ok(())
 }
 
-/// In a capture the memory becomes a node of the graph, which tells what it was given as if it
+/// In a capture the memory becomes a node of the graph. The node returns its parameters as if it
 /// had been added by hand.
 fn allocate(session: &mut Session, pool: Id, size: u64, stream: Id) -> Answer<u64> {
     session.forbid_implicit(stream)?;

@@ -1,4 +1,4 @@
-//! Functions and kernels: what is known of them, and what fits on a card.
+//! Functions and kernels: their properties, and the number of blocks that fit on a card.
 
 use std::ffi::c_char;
 

@@ -1,5 +1,5 @@
-//! Multicast objects: memory of several cards that is written at once. An object is physical
-//! memory of no card here; what is bound to it stays, but what is written through it reaches
+//! Multicast objects: memory of several cards that is written at once. An object is physical memory
+//! of no card here. Memory that is bound to it stays, but bytes that are written through it reach
 //! nobody.
 
 use sublet_driver_api::cuda::memory::CUmulticastObjectProp_v1;

@@ -39,7 +39,7 @@ pub(crate) struct Green {
     pub(crate) part: Part,
 }
 
-/// All green contexts of a process, and what they are made of.
+/// All green contexts of a process, and their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Greens {
     by_id: BTreeMap<Id, Green>,
@@ -149,7 +149,8 @@ impl Driver {
         Ok(id)
     }
 
-    /// The context that owns what is made in a context: itself, or a green one's primary.
+    /// Returns the context that owns the objects made in a context: itself, or a green one's
+    /// primary.
     #[must_use]
     pub(crate) fn home(&self, context: Id) -> Id {
         let known = self.contexts.get(&context);
@@ -190,7 +191,7 @@ impl Driver {
         self.submit(stream, Lane::Instant, 0, work).map(drop)
     }
 
-    /// A new stream waits for what its context was told to wait for.
+    /// Makes a new stream wait for the marks that its context waits for.
     pub(crate) fn hold_back(&mut self, stream: Id, context: Id) -> Answer {
         for mark in self.context(context)?.awaited.clone() {
             self.wait_for_mark(stream, &mark)?;

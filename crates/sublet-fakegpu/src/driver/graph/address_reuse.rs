@@ -1,7 +1,7 @@
-//! Addresses of memory in graphs. An allocation that comes after the free of another one of
-//! the same graph, in the order of the nodes, gets the addresses of that, and so its memory;
-//! what can be alive at the same time never shares any. So a driver reuses memory within a
-//! graph, and what a graph needs is the memory behind its addresses.
+//! Addresses of memory in graphs. An allocation that comes after the free of another one of the
+//! same graph, in the order of the nodes, gets that one's addresses, and so its memory. Allocations
+//! that can be alive at the same time never share addresses. So a driver reuses memory within a
+//! graph, and a graph needs the memory behind its addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! Capture: while a stream is being captured, what is asked of it becomes nodes of a
-//! graph and nothing runs. Calls that could break the order which is being recorded are
-//! refused and spoil the capture, as the modes of `cuStreamBeginCapture` say.
+//! Capture: while a stream is being captured, its requests become nodes of a graph and nothing
+//! runs. Calls that could break the order which is being recorded are refused and spoil the
+//! capture, as the modes of `cuStreamBeginCapture` demand.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,7 +15,7 @@ use crate::driver::stream::work::Action;
 /// Strictness of a capture: `CUstreamCaptureMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
-    /// No thread may do what is unsafe.
+    /// No thread may make unsafe calls.
     Global,
     /// This thread may not.
     ThreadLocal,
@@ -69,7 +69,7 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// The capture that a stream takes part in, and what its next node depends on.
+    /// The capture that a stream takes part in, and the nodes that its next node depends on.
     #[must_use]
     pub(crate) fn of(&self, stream: Id) -> Option<(Id, &Capture, &[Id])> {
         let (id, tips) = self.streams.get(&stream)?;
@@ -194,7 +194,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Changes what the next node of a captured stream depends on.
+    /// Changes the nodes that the next node of a captured stream depends on.
     pub(crate) fn set_capture_tips(&mut self, stream: Id, nodes: &[Id], replace: bool) -> Answer {
         if self.captures.of(stream).is_none() {
             return Err(Code::ILLEGAL_STATE);
@@ -253,7 +253,7 @@ impl Driver {
         }
     }
 
-    /// Refuses what is unsafe while a capture that forbids it goes on, and spoils that.
+    /// Refuses an unsafe call while a capture that forbids it goes on, and spoils that capture.
     pub(crate) fn forbid_in_capture(&mut self) -> Answer {
         let mine = MODE.get();
         if self.captures.by_id.is_empty() || mine == Mode::Relaxed {

@@ -55,7 +55,7 @@ impl Driver {
         Ok(node)
     }
 
-    /// Refuses what cannot be done with a graph that was moved into another.
+    /// Refuses calls that a graph does not allow once it was moved into another.
     pub(crate) fn forbid_if_moved(&self, graph: Id) -> Answer {
         let node = self.graphs.owned.get(&graph);
         match node.and_then(|node| self.node(*node).ok()) {

@@ -1,7 +1,7 @@
-//! Conditional nodes of graphs: a part of a graph that runs, or runs again and again, by
-//! the value of a condition when its turn comes. Kernels set conditions, so a launched
-//! graph cannot be laid out beforehand: a [`Branch`] waits in the stream, and what it
-//! decides on is put in front of the stream's other work.
+//! Conditional nodes of graphs: a part of a graph that runs, or runs again and again, by the value
+//! of a condition when its turn comes. Kernels set conditions, so a launched graph cannot be laid
+//! out beforehand: a [`Branch`] waits in the stream, and the work that it chooses is put in front
+//! of the stream's other work.
 
 use crate::driver::graph::Content;
 use crate::driver::graph::exec::Step;
@@ -78,7 +78,7 @@ impl Branching {
 }
 
 impl Branch {
-    /// The same branch except for what its steps do?
+    /// Are the two branches the same, except for the actions of their steps?
     pub(crate) fn has_shape_of(&self, other: &Branch) -> bool {
         let alike = |(one, two): (&Vec<Step>, &Vec<Step>)| Step::are_alike(one, two);
         self.branching == other.branching
@@ -162,7 +162,7 @@ impl Driver {
         conditions.any(|condition| condition.graph == graph && condition.node == 0)
     }
 
-    /// A node is gone, and with it what it decided on.
+    /// Removes the bodies of a node that is gone.
     pub(crate) fn drop_conditional(&mut self, conditional: &Conditional) -> Answer {
         self.graphs.conditions.remove(&conditional.condition);
         for body in &conditional.bodies {

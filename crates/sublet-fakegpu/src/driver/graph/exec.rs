@@ -22,7 +22,7 @@ pub(crate) struct Exec {
     conditions: Vec<Id>,
 }
 
-/// One node of what can be launched.
+/// One node of an executable graph.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     node: Id,
@@ -31,7 +31,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Do two lists of steps differ only in what each step is given?
+    /// Do two lists of steps differ only in the parameters of their steps?
     pub(crate) fn are_alike(one: &[Step], other: &[Step]) -> bool {
         let alike = |(one, other): (&Step, &Step)| match (&one.action, &other.action) {
             (Action::Branch(one), Action::Branch(other)) => one.has_shape_of(other),
@@ -136,7 +136,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// Takes over what changed in a graph of the same shape. False if the shape differs.
+    /// Takes over the changes of a graph of the same shape. False if the shape differs.
     pub(crate) fn update_exec(&mut self, exec: Id, graph: Id) -> Answer<bool> {
         self.forbid_if_moved(graph)?;
         let mut steps = Vec::new();
@@ -159,7 +159,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Changes what one node does in an exec.
+    /// Changes the action of one node in an exec.
     pub(crate) fn set_step(
         &mut self,
         exec: Id,

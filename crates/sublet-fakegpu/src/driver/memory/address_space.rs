@@ -84,7 +84,7 @@ pub(crate) fn attach(size: u64, file: &File, offset: u64) -> io::Result<u64> {
     Ok(address)
 }
 
-/// Takes what is at a reserved address away; the addresses stay reserved.
+/// Removes the memory at a reserved address; the addresses stay reserved.
 pub(crate) fn clear(address: u64, size: u64) -> io::Result<()> {
     map(address, size, libc::PROT_NONE, libc::MAP_FIXED, None).map(drop)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The start of every allocation is a multiple of this; PyTorch and others rely on 512.
 pub(crate) const ALIGNMENT: u64 = 512;
 
-/// Chunks and what is free in them.
+/// Chunks and their free parts.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     chunks: BTreeMap<u64, Chunk>,

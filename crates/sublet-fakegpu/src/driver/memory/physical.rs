@@ -1,6 +1,6 @@
-//! Physical memory and addresses apart (`cuMemCreate`, `cuMemAddressReserve`,
-//! `cuMemMap`). Physical memory is a part of a file without a name, so what is mapped
-//! again, at the same address or another, still has its bytes.
+//! Physical memory and addresses apart (`cuMemCreate`, `cuMemAddressReserve`, `cuMemMap`). Physical
+//! memory is a part of a file without a name, so memory that is mapped again, at the same address
+//! or another, still has its bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -253,8 +253,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets whether the card may use what is mapped in a range of addresses. The range
-    /// begins and ends where mappings do, and has no holes.
+    /// Sets whether the card may use the memory mapped in a range of addresses. The range begins
+    /// and ends where mappings do, and has no holes.
     pub(crate) fn set_access(&mut self, start: u64, size: u64, allowed: bool) -> Answer {
         let mut starts = Vec::new();
         let mut next = start;

@@ -1,8 +1,8 @@
 //! Memory in stream order: pools, `cuMemAllocAsync`, and the memory of graphs.
 //!
-//! A pool takes blocks of the card and keeps what is freed, up to its release threshold,
-//! until somebody waits for the card. An address is given at once and its memory is
-//! there at once, too: a program that keeps to the rules cannot see the difference.
+//! A pool takes blocks of the card and keeps freed memory, up to its release threshold, until
+//! somebody waits for the card. An address is given at once and its memory is there at once, too: a
+//! program that keeps to the rules cannot see the difference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::pool::SharedPool;
 use crate::driver::stream::queue::Id;
 
-/// The smallest piece that a pool takes of its card: what drivers of today take.
+/// The smallest piece that a pool takes of its card, as in drivers of today.
 const PIECE: u64 = 32 << 20;
 
 /// A pool.
@@ -88,7 +88,7 @@ impl Driver {
         self.pools.by_id.get_mut(&id).ok_or(Code::INVALID_VALUE)
     }
 
-    /// Destroys a pool; what is allocated of it stays until it is freed.
+    /// Destroys a pool; its allocations stay until they are freed.
     pub(crate) fn destroy_pool(&mut self, id: Id) -> Answer {
         if self.pools.default.contains(&id) || self.pools.graph.contains(&id) {
             return Err(Code::INVALID_VALUE);
@@ -178,7 +178,7 @@ impl Driver {
         }
     }
 
-    /// Gives back what a pool does not use, down to `keep` bytes.
+    /// Gives back the unused memory of a pool, down to `keep` bytes.
     pub(crate) fn trim_pool(&mut self, id: Id, keep: u64) -> Answer {
         loop {
             let pool = self.pool(id)?;
@@ -197,7 +197,7 @@ impl Driver {
         }
     }
 
-    /// Somebody waited for the card: pools give back what is above their thresholds.
+    /// Somebody waited for the card: pools give back the memory above their thresholds.
     pub(crate) fn trim_pools(&mut self) {
         let over: Vec<(Id, u64)> = self
             .pools
@@ -242,7 +242,7 @@ impl Driver {
         Some((self.visible[*device], size.next_multiple_of(BLOCK)))
     }
 
-    /// Takes what a graph's memory needs before the graph is launched: each address once.
+    /// Takes the memory that a graph needs before the graph is launched: each address once.
     pub(crate) fn charge_graph_memory(&mut self, starts: &[u64]) -> Answer {
         let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
         for start in starts.iter().collect::<BTreeSet<_>>() {
@@ -300,7 +300,7 @@ impl Driver {
         }
     }
 
-    /// Gives back what graphs of a device do not use.
+    /// Gives back the unused memory of a device's graphs.
     pub(crate) fn trim_graph_memory(&mut self, device: usize) -> Answer {
         let (id, card) = (self.pools.graph[device], self.visible[device]);
         let pool = self.pool(id)?;

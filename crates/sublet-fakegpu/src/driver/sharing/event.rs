@@ -86,7 +86,7 @@ impl EventHandle {
         sharing::to_bytes([MAGIC, owner, self.number])
     }
 
-    /// Reads what a program carried; `None` if it is not ours.
+    /// Reads a handle that a program carried; `None` if it is not ours.
     #[must_use]
     pub(crate) fn from_bytes(bytes: &[u8; 64]) -> Option<EventHandle> {
         let [magic, owner, number, ..] = sharing::from_bytes::<8, 64>(bytes);

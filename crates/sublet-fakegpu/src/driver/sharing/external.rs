@@ -1,8 +1,8 @@
-//! Memory that another driver made, such as Vulkan's, and what CUDA gets from it.
+//! Memory that another driver made, such as Vulkan's, and the CUDA objects made from it.
 //!
-//! There is no other driver here: a descriptor of any file stands for such memory. It is charged
-//! to the process that imports it, as NVML counts what a process makes by Vulkan and passes on to
-//! CUDA itself, for as long as the import or anything got from it is there. A file that is
+//! There is no other driver here: a descriptor of any file stands for such memory. It is charged to
+//! the process that imports it, as long as the import or any object made from it is there. NVML,
+//! too, counts memory that a process makes by Vulkan and passes on to CUDA itself. A file that is
 //! imported twice is one memory; two processes that import it are charged both: a limit of the
 //! fake.
 

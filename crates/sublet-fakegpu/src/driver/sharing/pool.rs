@@ -17,7 +17,7 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::{file_of, from_bytes, to_bytes, word_of_card};
 use crate::driver::stream::queue::Id;
 
-/// The first bytes of what we hand out.
+/// The first bytes of our handles.
 const MAGIC: u64 = u64::from_le_bytes(*b"subletpo");
 
 /// Part of a pool that other processes share.
@@ -56,7 +56,7 @@ impl PointerData {
         to_bytes([MAGIC, owner, number, self.offset, self.size])
     }
 
-    /// Reads what a program carried; `None` if it is not ours.
+    /// Reads a handle that a program carried; `None` if it is not ours.
     #[must_use]
     pub(crate) fn from_bytes(bytes: &[u8; 64]) -> Option<PointerData> {
         let [magic, owner, number, offset, size] = from_bytes(bytes);

@@ -30,7 +30,7 @@ pub(crate) struct Outliving {
     tiles: HashMap<(Id, Tile), Id>,
 }
 
-/// Descriptors, and what is not given back before all of them are closed.
+/// Descriptors, and the memory that is given back when all of them are closed.
 #[derive(Debug)]
 struct Open {
     files: Vec<Arc<File>>,
@@ -131,8 +131,8 @@ impl Driver {
         Ok(descriptor)
     }
 
-    /// Notes that blocks are freed. True if somebody still holds them; the last holder then gives
-    /// them back.
+    /// Notes that blocks are freed. True if somebody still holds them; they are then given back
+    /// later.
     pub(crate) fn is_outlived(&mut self, card: usize, start: u64, bytes: u64) -> bool {
         let open = &mut self.memory.outliving.open;
         let of_it = open.extract_if(
@@ -148,7 +148,7 @@ impl Driver {
         true
     }
 
-    /// Gives back what is not held any more.
+    /// Gives back the memory that nobody holds any more.
     pub(crate) fn sweep(&mut self) {
         let open = &mut self.memory.outliving.open;
         let over = open.extract_if(.., |open| !open.files.iter().any(|file| is_open(file)));
@@ -208,7 +208,7 @@ impl Driver {
         Ok(())
     }
 
-    /// An object is gone, and what was bound to it is not bound any more.
+    /// Unbinds the memory of an object that is gone.
     pub(crate) fn unbind_all(&mut self, object: Id) {
         let bound = self.memory.outliving.bound.remove(&object);
         for one in bound.into_iter().flatten() {
@@ -254,7 +254,7 @@ impl Driver {
 }
 
 impl Session {
-    /// Gives back what was held when this call began and is not any more.
+    /// Gives back memory that was held when this call began and is not any more.
     pub(crate) fn begin(&mut self) {
         if !self.memory.outliving.open.is_empty() {
             self.sweep();

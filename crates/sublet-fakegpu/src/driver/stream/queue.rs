@@ -1,5 +1,5 @@
-//! Streams as queues: what may start next, and when it starts in the time of the card.
-//! Pure: there is no clock and no thread here, and what the work is does not matter.
+//! Streams as queues: the work that may start next, and its start in the time of the card. Pure:
+//! there is no clock and no thread here, and the kind of work does not matter.
 //!
 //! Two kinds of time meet here. A worker does the work when it gets to it; but the time at
 //! which work *begins* is counted: after the work before it ended, not before it was
@@ -292,7 +292,7 @@ mod tests {
         queues
     }
 
-    /// Starts what may start, ends each at once, and says in which order that was.
+    /// Starts all work that may start, ends each piece at once, and returns the order.
     fn drain(queues: &mut Queues<&'static str>) -> Vec<&'static str> {
         let mut order = Vec::new();
         while let Some(id) = queues.pick(0, Lane::Compute, |_| true) {

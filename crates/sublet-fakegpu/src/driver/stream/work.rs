@@ -67,7 +67,7 @@ pub(crate) enum Work {
     Change(Box<dyn FnOnce(&mut Driver) + Send>),
     /// Waits for a word in memory.
     Poll(Word),
-    /// Looks at a condition, and puts what it decides on in front.
+    /// Looks at a condition, and puts the chosen work in front.
     Branch(Box<Branch>),
 }
 
@@ -177,7 +177,7 @@ pub(crate) struct Word {
     pub(crate) width: u64,
 }
 
-/// A callback of the program and what it wants to be given.
+/// A callback of the program, and its argument.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Callback {
     /// The function.
@@ -207,7 +207,7 @@ pub(crate) enum Action {
     Free(u64),
     /// Nothing, but in order.
     Empty,
-    /// Do what a condition decides on.
+    /// Do the work that a condition chooses.
     Branch(Box<Branch>),
 }
 
@@ -363,7 +363,7 @@ impl Work {
         }
     }
 
-    /// Does what can be done without the driver's state.
+    /// Does work that needs no state of the driver.
     pub(crate) fn run(self) {
         match self {
             Work::Move(bytes) => bytes.run(),

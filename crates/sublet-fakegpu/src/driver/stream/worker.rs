@@ -237,7 +237,7 @@ impl CardTime {
         }
     }
 
-    /// Gives back what is left of the slice.
+    /// Gives back the rest of the slice.
     fn rest(&mut self, registration: &Registration) {
         if self.cursor < self.slice.end {
             registration.give_back(self.card, self.slice, self.cursor);

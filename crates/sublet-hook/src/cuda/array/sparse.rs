@@ -1,4 +1,4 @@
-//! Sparse arrays, and those that get their memory later: what is mapped into them.
+//! Sparse arrays, and arrays that get their memory later: the memory mapped into them.
 
 use std::ffi::c_uint;
 

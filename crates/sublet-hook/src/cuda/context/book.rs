@@ -19,7 +19,7 @@ pub struct Contexts {
     pub(super) green: HashMap<CUgreenCtx, CUdevice>,
     /// The primary ones that are retained.
     primary: HashMap<CUdevice, Primary>,
-    /// For each card how many there are, those under way included, and what they cost.
+    /// By card: the number of contexts, those under way included, and their cost.
     cards: HashMap<CUdevice, Card>,
     /// Cost of raised limits.
     pub(super) limits: Limits,

@@ -31,7 +31,7 @@ struct Raised {
 }
 
 impl Limits {
-    /// A context is gone: what was charged for it.
+    /// Forgets a context that is gone, and returns its charges.
     pub(super) fn forget(&mut self, context: CUcontext) -> Vec<MemoryCharge> {
         let gone = self.0.extract_if(|(of, _), _| *of == context);
         gone.map(|(_, raised)| raised.charge).collect()
@@ -75,7 +75,7 @@ struct Change {
     charge: MemoryCharge,
 }
 
-/// Takes what a change needs; `None` if it is of a kind that costs nothing that is known.
+/// Takes the memory that a change needs; `None` if no cost of this kind is known.
 fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Change>, OverLimit> {
     let at = (current_context(), limit);
     let known = current_device().and_then(|device| {
@@ -112,7 +112,7 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
     }))
 }
 
-/// Writes down what is charged now, and gives back what is not needed.
+/// Notes the new charge, and gives back the memory that is not needed.
 fn finish(tenant: &Tenant, change: &Change, is_done: bool) {
     let mut contexts = locked(&tenant.books.contexts);
     let limits = &mut contexts.limits.0;

@@ -17,8 +17,8 @@ use crate::guard::{Inside, catch_panic};
 /// Memory that the driver made: its address, and its size in bytes.
 type Made = (CUdeviceptr, u64);
 
-/// A call that makes linear memory. `expected` is how many bytes that is, as far as it can be
-/// said before; `made` what the driver has then written.
+/// A call that makes linear memory. `expected` is its size in bytes, as far as it is known before;
+/// `made` returns the memory that the driver has then made.
 pub(super) fn allocating(
     kind: Kind,
     expected: u64,

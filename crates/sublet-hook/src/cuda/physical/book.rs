@@ -82,7 +82,7 @@ pub struct Physical {
 }
 
 impl Physical {
-    /// A handle is new, with what stands behind it.
+    /// Notes a new handle, and the memory behind it.
     pub(super) fn made(&mut self, handle: CUmemGenericAllocationHandle, holding: Holding) -> Id {
         let id = Id(self.next);
         self.next += 1;
@@ -96,7 +96,7 @@ impl Physical {
         id
     }
 
-    /// The driver gave a handle for what is mapped at an address.
+    /// The driver gave a handle for the memory mapped at an address.
     pub(super) fn retained(&mut self, handle: CUmemGenericAllocationHandle, address: u64) {
         if let Some(id) = self.mapped_at(address) {
             self.one_more(handle, id);
@@ -291,7 +291,7 @@ impl Physical {
             .for_each(|&id| self.drop_reference(id, gone));
     }
 
-    /// An array is about to go: what is mapped into it is not known any more, but refers.
+    /// An array is about to go: the memory mapped into it is no longer known, but referred to.
     pub(super) fn take_array(&mut self, array: u64) -> Mapped {
         self.tiles.take(array)
     }

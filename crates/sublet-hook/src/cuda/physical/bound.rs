@@ -286,7 +286,7 @@ pub unsafe extern "C" fn unbind_endpoint<R: Like<row::cuLogicalEndpointUnbind>>(
     )
 }
 
-/// `cuLogicalEndpointDestroy`: what this process has bound is unbound.
+/// `cuLogicalEndpointDestroy`: the bindings of this process are undone.
 ///
 /// # Safety
 /// As the driver documents.

@@ -9,8 +9,8 @@ use crate::cuda::tenant::Tenant;
 use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
 
-/// `cuMemPoolSetAttribute`: a pool may keep what its tenant may have, and no more. Programs set
-/// the threshold to all there is (PyTorch and RMM do), and mean the card.
+/// `cuMemPoolSetAttribute`: a pool may keep its tenant's limit, and no more. Programs set the
+/// threshold to all memory (PyTorch and RMM do), and mean the card.
 ///
 /// # Safety
 /// As the driver documents.

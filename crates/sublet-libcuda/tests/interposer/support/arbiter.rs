@@ -1,4 +1,4 @@
-//! The arbiter of these tests, and what it grants on the cards of `driver.c`.
+//! The arbiter of these tests, and its grants on the cards of `driver.c`.
 
 use sublet_abi::Packing;
 use sublet_fakearbiter::GrantedCard;

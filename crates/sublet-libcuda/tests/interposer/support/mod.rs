@@ -1,7 +1,7 @@
 //! A tenant with a program, a driver and an arbiter, each as small as the tests need it.
 //!
-//! Tests are scripts (`sublet-script`): what the program calls, what comes back, and what the
-//! ledger says then.
+//! Tests are scripts (`sublet-script`): the program's calls, their results, and the ledger after
+//! them.
 
 pub(crate) mod arbiter;
 
@@ -144,14 +144,14 @@ impl Program {
         self.0.running().pid().as_raw_nonzero().get()
     }
 
-    /// Ends it; what it said on standard error.
+    /// Ends it, and returns its standard error.
     pub(crate) fn end(self) -> String {
         let ended = self.0.into_running().end().expect("it ends");
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended.errors
     }
 
-    /// Plays a script, in which `used card bytes` and `pinned bytes` are what the ledger says.
+    /// Plays a script, in which `used card bytes` and `pinned bytes` are the ledger's values.
     pub(crate) fn play(&mut self, arbiter: Option<&FakeArbiter>, script: &str) {
         let played = self.0.play_with(script, |line| ledger_says(arbiter, line));
         played.unwrap_or_else(|why| panic!("{why:#}"));

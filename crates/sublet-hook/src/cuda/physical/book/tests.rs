@@ -228,7 +228,7 @@ fn what_is_not_known_is_left_alone() {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: what was charged is paid back exactly once.
+    /// After any calls in any order, each charge is paid back exactly once.
     #[test]
     fn every_charge_is_paid_back_once(
         steps in proptest::collection::vec((0_u8..9, 0_u64..6, 0_u64..6), 0..120)
