@@ -166,8 +166,8 @@ pub unsafe extern "C" fn retain<R: Like<row::cuMemRetainAllocationHandle>>(
     )
 }
 
-/// Maps parts of sparse arrays to other memory, or to none: each change names a part and a handle.
-/// Memory that is unmapped goes when the stream reaches the change.
+/// Notes that parts of sparse arrays are now mapped to other memory, or to none: each change names
+/// a part and a handle. Memory that is unmapped goes when the stream reaches the change.
 pub(super) fn set_tiles(
     tenant: &Tenant,
     changes: impl Iterator<Item = (Tile, Region, Option<CUmemGenericAllocationHandle>)>,

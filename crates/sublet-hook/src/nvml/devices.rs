@@ -20,8 +20,8 @@ const UUID_BYTES: usize = 96;
 /// Returns the tenant's device of a handle.
 ///
 /// # Errors
-/// The library's error for an invalid handle. A handle of another tenant's device counts as
-/// invalid.
+/// The library's error for an invalid handle. A handle of a device that is not the tenant's counts
+/// as invalid.
 pub fn place(view: &View, handle: nvmlDevice_t) -> Result<DeviceIndex, nvmlReturn_t> {
     let control = view.control();
     if let Some(device) = uuid_of(handle)?.and_then(|uuid| control.find(&uuid)) {

@@ -118,7 +118,7 @@ pub enum Whose {
 
 impl Whose {
     /// Decides for one answer as a whole: a single number can mean one process here and another one
-    /// on the machine. Without evidence for either, the machine's numbers are assumed, as new
+    /// on the machine. Without evidence for either, this namespace's numbers are assumed, as new
     /// drivers use them. With equal evidence for both, strangers in the answer decide for the
     /// machine's numbers, since this namespace has few strangers.
     #[must_use]

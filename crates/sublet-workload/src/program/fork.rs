@@ -21,7 +21,7 @@ use crate::report::{Failure, Report};
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// When to fork; can be given several times, and without it all are tried
+    /// When to fork; can be given several times [default: all]
     #[arg(long, value_enum)]
     when: Vec<Moment>,
     /// The way to get memory

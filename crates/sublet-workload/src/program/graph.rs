@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Launches of the graph
     #[arg(long, default_value_t = 100)]
     launches: u64,
-    /// Ends when this time is over, if that is sooner
+    /// End when this time is over, if that is sooner
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Kernels in the graph

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Bytes to ask for
     #[arg(long, default_value = "1GiB")]
     size: Bytes,
-    /// Gives up after this time
+    /// Give up after this time
     #[arg(long, default_value = "30", value_parser = seconds)]
     seconds: Duration,
 }

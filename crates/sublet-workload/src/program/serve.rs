@@ -23,13 +23,13 @@ pub(crate) struct Arguments {
     /// Seconds to serve
     #[arg(long, default_value = "2", value_parser = seconds)]
     seconds: Duration,
-    /// Ends after so many requests, if that is sooner
+    /// End after so many requests, if that is sooner
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     requests: u64,
     /// Launches of a request
     #[arg(long, default_value_t = 20)]
     launches: u32,
-    /// Duration of each launch, in microseconds
+    /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 20)]
     microseconds: u64,
     /// Quiet between two requests

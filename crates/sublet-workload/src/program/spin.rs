@@ -23,10 +23,10 @@ pub(crate) struct Arguments {
     /// Duration of each kernel, in microseconds
     #[arg(long, default_value_t = 1000)]
     microseconds: u64,
-    /// Number of kernels; without it, and without --seconds, 100
+    /// Number of kernels; by default 100, or with --seconds no end
     #[arg(long)]
     count: Option<usize>,
-    /// Ends when this time is over
+    /// End when this time is over
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
     /// The call that launches

@@ -41,13 +41,13 @@ pub(crate) struct Arguments {
     /// Time without work after each burst
     #[arg(long, default_value = "0", value_parser = seconds)]
     pause: Duration,
-    /// When the window begins, on CLOCK_MONOTONIC; now, without it
+    /// Start of the window, on CLOCK_MONOTONIC; by default now
     #[arg(long, value_name = "NANOSECONDS")]
     from: Option<u64>,
     /// Seconds of the window; work begins at once and ends with it
     #[arg(long, default_value = "10", value_parser = seconds)]
     seconds: Duration,
-    /// Limits itself to so many percent of the card as HAMi-core does, by NVML's file
+    /// Limit the program to so many percent of the card as HAMi-core does, by NVML's file
     #[arg(long, requires = "nvml", value_parser = clap::value_parser!(u32).range(1..=100))]
     token_bucket: Option<u32>,
     /// The driver's NVML library

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// Number of threads
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// Allocations of each
+    /// Allocations of each thread
     #[arg(long, default_value_t = 100)]
     rounds: u32,
     /// The way to get memory

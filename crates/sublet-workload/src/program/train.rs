@@ -18,10 +18,10 @@ use crate::stream::{Buffer, Kernels, Launch, Stream};
 pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Steps; without it, and without --seconds, 100
+    /// Number of steps; by default 100, or with --seconds no end
     #[arg(long)]
     steps: Option<u64>,
-    /// Ends after the step in which this time is over
+    /// End after the step in which this time is over
     #[arg(long, value_parser = seconds)]
     seconds: Option<Duration>,
     /// Bytes of a batch
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     /// Memory that is held all the time
     #[arg(long, default_value = "64MiB")]
     keep: Bytes,
-    /// In how many allocations
+    /// Number of allocations for that memory
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     keep_blocks: u32,
 }
