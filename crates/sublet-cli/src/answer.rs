@@ -1,4 +1,4 @@
-//! What a command answers: text, notes and an exit code; and how its errors are printed.
+//! Answer of a command: text, notes and an exit code. Also prints a command's errors.
 //!
 //! Commands return an [`Answer`] instead of printing, so that tests read exactly what people
 //! read. Only [`Answer::print`] and [`print_error`] touch the streams. Nothing here exits.
@@ -21,7 +21,7 @@ pub const NOT_DONE: u8 = 1;
 /// The command line or an input file is wrong.
 pub const BAD_INPUT: u8 = 2;
 
-/// How a command writes its answer.
+/// Format of a command's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -98,7 +98,7 @@ pub(crate) fn document(value: &impl Serialize, yaml: bool) -> anyhow::Result<Str
 /// The same, written as it is made: some documents are 100 MB long.
 ///
 /// # Errors
-/// What the writer says, and a value that cannot be written; those of this crate always can.
+/// An error of the writer, or a value that cannot be written. All values of this crate can be.
 pub(crate) fn write_document(
     value: &impl Serialize,
     yaml: bool,
@@ -157,7 +157,7 @@ pub(crate) async fn connected(
     })
 }
 
-/// What the API server or the way to it refused, with advice.
+/// Error that the API server or the way to it gave, with advice.
 pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
     let hint = match &error {
         kube::Error::Api(status) if status.code == 401 => {

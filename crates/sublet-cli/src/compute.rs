@@ -22,7 +22,7 @@ pub(crate) fn is_asked(claim: &Claim) -> bool {
 /// The compute time that a container has of each of its cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct ComputeTime {
-    /// What it is promised.
+    /// Promised compute time (the request).
     #[serde(rename = "computeMilli", serialize_with = "thousandths")]
     promised: Milli,
     /// The most that it may use.
@@ -35,7 +35,7 @@ fn thousandths<S: Serializer>(share: &Milli, serializer: S) -> Result<S::Ok, S::
 }
 
 impl ComputeTime {
-    /// Of a container that asks this; a whole card comes with all of its time.
+    /// Compute time of a container with this demand. A whole card comes with all of its time.
     pub(crate) fn of(demand: &Demand) -> ComputeTime {
         ComputeTime {
             promised: match demand.portion {
@@ -46,7 +46,7 @@ impl ComputeTime {
         }
     }
 
-    /// Of that container of a pod; nothing if the pod does not have it.
+    /// Compute time of the named container of a pod; `None` if the pod has no such container.
     pub(crate) fn of_container(claim: &Claim, name: &ContainerName) -> Option<ComputeTime> {
         let mut containers = claim.containers().iter();
         let container = containers.find(|one| one.name == *name)?;
@@ -54,15 +54,15 @@ impl ComputeTime {
     }
 }
 
-/// Of this machine's jobs.
+/// Compute time of this machine's jobs.
 impl ComputeTime {
-    /// What others leave, up to all of it.
+    /// No promise: the job gets the time that other jobs leave, up to all of it.
     const ANY: ComputeTime = ComputeTime {
         promised: Milli::ZERO,
         limit: Milli::WHOLE,
     };
 
-    /// Of a job; nothing if it is a process that is none.
+    /// Compute time of a job; `None` for a process that is no job.
     fn of_job(job: &TenantRow) -> Option<ComputeTime> {
         let milli = |percent: f64| Milli::new((percent * 10.0).round() as u16);
         Some(ComputeTime {

@@ -5,7 +5,7 @@ use sublet_arbiter::admin::{GpuRow, MpsRow, RefusalRow, Snapshot, TenantRow};
 
 use crate::compute;
 
-/// What stands where there is nothing to say.
+/// Placeholder in an empty cell.
 const NOTHING: &str = "-";
 
 const GPU_HEADING: [&str; 8] = [
@@ -113,7 +113,7 @@ pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
     text
 }
 
-/// How MPS is: `gone for 3 s: exit status: 1; started again in 2 s`.
+/// State of MPS: `gone for 3 s: exit status: 1; started again in 2 s`.
 pub(crate) fn mps_line(mps: &MpsRow) -> String {
     let mut line = format!("{} for {}", mps.state, duration(mps.for_ms));
     if let Some(reason) = &mps.reason {
@@ -145,7 +145,7 @@ pub(crate) fn asked(job: &TenantRow) -> String {
     }
 }
 
-/// What it has pinned, and of how much; nothing where nobody counts it.
+/// Pinned memory of the job, and its limit; a dash where nobody counts it.
 fn pinned(job: &TenantRow) -> String {
     match (job.pinned_used_mib, job.pinned_limit_mib) {
         (None, _) => NOTHING.to_owned(),
@@ -161,7 +161,7 @@ fn last_refusal(job: &TenantRow) -> Option<&RefusalRow> {
     refusals.min_by_key(|refusal| refusal.ago_ms)
 }
 
-/// How much was refused, and how long ago.
+/// Size of the refused request, and the time since.
 fn refusal(refusal: &RefusalRow) -> String {
     let (size, time) = (size(refusal.bytes), duration(refusal.ago_ms));
     format!("{size}, {time} ago")

@@ -1,9 +1,9 @@
-//! Commands for people. Of a cluster: `sublet inspect`, `sublet plan`, `sublet explain`. Of
-//! one machine: `sublet run`, `sublet ps`, `sublet top`, `sublet limit`.
+//! Commands for people. For a cluster: `sublet inspect`, `sublet plan`, `sublet explain`. For one
+//! machine: `sublet run`, `sublet ps`, `sublet top`, `sublet limit`.
 //!
-//! Each command is a pure function from objects to text, and a shell of a few lines that
-//! fetches the objects. Those of a cluster decide with the scheduler's own engine and change
-//! nothing; those of a machine leave all decisions to its arbiter.
+//! Each command is a pure function from objects to text, and a shell of a few lines that fetches
+//! the objects. Commands for a cluster decide with the scheduler's own engine and change nothing.
+//! Commands for a machine leave all decisions to its arbiter.
 
 mod align;
 mod answer;

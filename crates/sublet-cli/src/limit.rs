@@ -48,7 +48,7 @@ pub struct Args {
     compute: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -185,7 +185,7 @@ fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Re
     })
 }
 
-/// What a job has more of than its limits say.
+/// Notes about usage of a job that is above its limits.
 fn notes(job: &TenantRow) -> Vec<String> {
     let mut notes = Vec::new();
     let pinned = job.pinned_used_mib.zip(job.pinned_limit_mib);

@@ -1,6 +1,6 @@
-//! Which machine a command is about, and where that machine's arbiter is met: this one's
-//! GPUs, or a fake machine that a text describes. Finds folders and connects; it never
-//! starts anything (`run::arbiter` does).
+//! The machine of a command, and the place where its arbiter listens. The machine is this one with
+//! its GPUs, or a fake machine that a text describes. Finds folders and connects; it never starts
+//! anything (`run::arbiter` does).
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use sublet_fakegpu::Spec;
 use crate::answer::Advised;
 use crate::paste;
 
-/// How long the arbiter may take to answer a question. It answers within a millisecond; one
-/// that takes longer than this is stopped or has lost its driver.
+/// Time limit of the arbiter's answer to a question. It answers within a millisecond; an arbiter
+/// that takes longer than this limit is stopped or has lost its driver.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// A way out for those whose folder is somebody else's.
@@ -33,7 +33,7 @@ pub struct MachineArgs {
 pub struct FakeGpu {
     /// The description; paths are absolute, so that it means the same everywhere.
     text: String,
-    /// What machines of this description have in common.
+    /// Digest that all machines of this description share.
     digest: String,
 }
 
@@ -42,7 +42,7 @@ impl FakeGpu {
     /// job finds in its own environment).
     ///
     /// # Errors
-    /// What was not understood.
+    /// The text that was not understood.
     pub fn read(text: &str) -> Result<FakeGpu, String> {
         let path = Path::new(text);
         let digest = if path.is_dir() {
@@ -78,11 +78,11 @@ impl FakeGpu {
 /// A machine whose arbiter can be asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
-    /// Where this one's sockets and log are.
+    /// Folder with the machine's sockets and log.
     pub(crate) folder: Folder,
     /// Its description, if it is a fake one.
     pub(crate) fake: Option<FakeGpu>,
-    /// How this program is called in hints.
+    /// Name of this program in hints.
     program: String,
 }
 
@@ -112,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// Where all of this user's machines are.
+    /// Folder of all of this user's machines.
     pub(crate) fn runtime(&self) -> &Path {
         let folder = self.folder.path();
         folder.parent().unwrap_or(folder)
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// What it is called in sentences.
+    /// Name of the machine in sentences.
     pub(crate) fn called(&self) -> String {
         match &self.fake {
             Some(fake) => format!("the fake machine {}", fake.text),
@@ -242,7 +242,7 @@ impl Machine {
     }
 }
 
-/// Why there is no connection to an arbiter.
+/// Reason why there is no connection to an arbiter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// The connection itself.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How this program was called.
+/// Name by which this program was called.
 pub(crate) fn program() -> String {
     called(std::env::args_os().next())
 }

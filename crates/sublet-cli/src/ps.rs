@@ -25,7 +25,7 @@ EXIT CODES
 pub struct Args {
     #[command(flatten)]
     machine: MachineArgs,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

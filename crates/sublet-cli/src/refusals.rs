@@ -81,7 +81,7 @@ impl Refusals {
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
     }
 
-    /// How many nodes cannot take the pod.
+    /// Number of nodes that cannot take the pod.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -97,7 +97,7 @@ impl Refusals {
             .is_ok()
     }
 
-    /// Why they cannot, node by node.
+    /// Reasons of these nodes, node by node.
     pub(crate) fn reasons(&self) -> impl Iterator<Item = &Reason> {
         self.0.iter().map(|(_, worded)| &worded.reason)
     }
@@ -131,7 +131,7 @@ impl Refusals {
     }
 }
 
-/// How much of what is asked a node has: larger is nearer. Only compared within one kind.
+/// Measures how near a node comes to the request: larger is nearer. Compare only within one kind.
 fn nearness(refusal: &Reason) -> u64 {
     match refusal {
         Reason::NoRoom { hole, .. } => hole.get(),

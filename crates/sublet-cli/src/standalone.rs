@@ -53,7 +53,7 @@ pub struct Args {
     detached: bool,
 }
 
-/// How jobs and containers on one card share its time: of both lives of `sublet agent`.
+/// Options for sharing a card's time among jobs and containers, for both modes of `sublet agent`.
 #[derive(Debug, clap::Args)]
 pub struct TimeArgs {
     /// Run programs under NVIDIA's MPS, side by side on a card, and look after its daemon, which
@@ -66,8 +66,8 @@ pub struct TimeArgs {
     #[arg(long, value_name = "GPUS", num_args = 0..=1, require_equals = true,
           default_missing_value = "all", value_parser = exclusive_slices)]
     exclusive_slices: Option<ExclusiveSlices>,
-    /// How much of the time an opportunistic program launches work while the arbiter is away, in
-    /// percent
+    /// Part of the time in which an opportunistic program launches work while the arbiter is away,
+    /// in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10,
           value_parser = clap::value_parser!(u16).range(1..=100))]
     opportunistic_duty: u16,
@@ -149,7 +149,7 @@ pub fn run(
     sublet_arbiter::run(&settings).map_err(advised)
 }
 
-/// Why there is no arbiter, with advice where there is any.
+/// Error about the arbiter that could not start, with advice where there is any.
 fn advised(error: ArbiterError) -> anyhow::Error {
     match &error {
         ArbiterError::Mps { .. } => {

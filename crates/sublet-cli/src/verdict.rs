@@ -37,13 +37,13 @@ pub(crate) struct Cluster {
     kept_away: Vec<(PodKey, PodTerm)>,
     /// The lowest priority of any pod that has a place.
     lowest_priority: Option<i32>,
-    /// Those last asked for first.
+    /// Latest answers, the most recently used first.
     answers: VecDeque<Answer>,
     reasons: Reasons,
 }
 
-/// Why nodes refuse those who ask the same. In a full cluster most waiting pods ask what one
-/// before them asked, and few nodes have changed since.
+/// Reasons why nodes refuse pods with the same claim and wishes. In a full cluster most waiting
+/// pods ask the same as an earlier pod, and few nodes have changed since.
 struct Answer {
     claim: Claim,
     wishes: PodRules,
@@ -52,7 +52,8 @@ struct Answer {
     refusals: Arc<Refusals>,
 }
 
-/// What wishes decide, whatever is taken: the same for all pods that have them.
+/// Nodes that the wishes alone allow or close, however much is taken. The same for all pods with
+/// these wishes.
 pub(crate) struct Class {
     /// Nodes that may take such a pod.
     pub(crate) open: Vec<NodeIdx>,
@@ -60,12 +61,12 @@ pub(crate) struct Class {
     closed: Vec<(NodeIdx, Reason)>,
 }
 
-/// What is odd about an object.
+/// Fault of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Odd {
-    /// Which field.
+    /// Name of the field.
     pub(crate) field: String,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub(crate) what: String,
 }
 
@@ -77,13 +78,13 @@ impl Odd {
         }
     }
 
-    /// What is wrong with a pod's annotations.
+    /// Fault in a pod's annotations.
     fn of_allocation(error: &AllocationError) -> Odd {
         let field = format!("metadata.annotations.{}", error.key());
         Odd::new(&field, &format!("{error}; {UNKNOWN}"))
     }
 
-    /// What is wrong with a node.
+    /// Fault of a node.
     pub(crate) fn of_node(error: &NodeError) -> Odd {
         let field = match error {
             NodeError::Name(_) => "metadata.name".to_owned(),
@@ -98,13 +99,13 @@ impl Odd {
         Odd::new(&field, error)
     }
 
-    /// What is wrong with what was measured on a node, which then counts as not known.
+    /// Fault in a node's measured load, which then counts as not known.
     pub(crate) fn of_measured_use(node: &Node) -> Option<Odd> {
         let field = format!("metadata.annotations.{}", keys::MEASURED_USE);
         Some(Odd::new(&field, &measured_use(node).err()?))
     }
 
-    /// What is wrong with what a pod asks.
+    /// Fault in a pod's request.
     pub(crate) fn of_claim(pod: &Pod, error: &ClaimError) -> Odd {
         Odd::new(&error.field(pod), error)
     }
@@ -117,13 +118,13 @@ impl Odd {
 /// Answers that a cluster keeps: about as many kinds of pods as wait in one.
 const ANSWERS_KEPT: usize = 256;
 
-/// What follows from an annotation that cannot be read.
+/// Consequence of an annotation that cannot be read.
 const UNKNOWN: &str = "which GPU it has is not known";
 
-/// What a pod asks, as the extender and the stock scheduler see it.
+/// Returns the pod's request, as the extender and the stock scheduler see it.
 ///
 /// # Errors
-/// What cannot be read of it.
+/// A part of the request that cannot be read.
 pub(crate) fn asked(pod: &Pod, unit: Unit) -> Result<Claim, ClaimError> {
     let claim = match claim_of(pod, unit)? {
         Some(claim) => claim,
@@ -174,10 +175,10 @@ impl Cluster {
         Ok(idx)
     }
 
-    /// Enters a bound pod; one of no GPU takes what it asks of the machine. What is wrong with it
-    /// is returned, and all else is counted. A pod that does not say where on its node it is
-    /// counts as it does for the extender; one whose claim cannot be read counts as it does for
-    /// the stock scheduler.
+    /// Enters a bound pod. A pod without GPUs takes its request from the machine. Returns the pod's
+    /// faults; everything else is counted. A pod that does not say its place on the node counts as
+    /// it does for the extender. A pod whose claim cannot be read counts as it does for the stock
+    /// scheduler.
     pub(crate) fn enter_pod(&mut self, pod: &Pod) -> Vec<Odd> {
         let unit = self.engine.options().unit;
         let mut odd = Vec::new();
@@ -233,7 +234,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the stock scheduler looks at in the pod and Sublet does not model.
+    /// Rules of the pod that the stock scheduler considers and Sublet does not model.
     pub(crate) fn unmodelled(&self, pod: &Pod) -> Vec<Unmodelled> {
         let meta = &pod.metadata;
         let label = |key: &str| meta.labels.get(key).map(String::as_str);
@@ -265,7 +266,7 @@ impl Cluster {
         self.lowest_priority.is_some_and(|lowest| lowest < priority)
     }
 
-    /// What a pod's wishes alone decide.
+    /// Nodes that a pod's wishes alone allow or close.
     pub(crate) fn class(&mut self, wishes: &PodRules) -> Arc<Class> {
         if let Some(class) = self.classes.get(wishes) {
             return Arc::clone(class);
@@ -338,7 +339,7 @@ impl Cluster {
         refusals
     }
 
-    /// What was answered to the same question, or what wishes alone decide.
+    /// Returns the last answer to the same question, or else a new one from the wishes alone.
     fn last_answer(&mut self, claim: &Claim, wishes: &PodRules, class: &Class) -> Answer {
         let mut answers = self.answers.iter();
         let same = answers.position(|answer| answer.claim == *claim && answer.wishes == *wishes);

@@ -40,12 +40,12 @@ pub struct Args {
     what: What,
 }
 
-/// What to explain.
+/// Object to explain.
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Why a pod waits, or what it got
+    /// Explain why a pod waits, or which GPUs it got
     Pod(PodArgs),
-    /// Why a job or a gang waits in the queue, or where its members are
+    /// Explain why a job or a gang waits in the queue, or where its members run
     Job(JobArgs),
 }
 
@@ -57,7 +57,7 @@ struct JobArgs {
     /// Its namespace; otherwise the current context's
     #[arg(short, long)]
     namespace: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     #[command(flatten)]
@@ -72,7 +72,7 @@ struct PodArgs {
     /// Its namespace; otherwise the current context's
     #[arg(short, long)]
     namespace: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
@@ -81,7 +81,7 @@ struct PodArgs {
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
-    /// What one aliyun.com/gpu-mem is, as the scheduler is told
+    /// Unit of aliyun.com/gpu-mem, as set for the scheduler
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     memory_unit: MemoryUnit,
 }
@@ -140,7 +140,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     Ok(answer)
 }
 
-/// Why that pod waits, or what it got.
+/// Explains why the pod waits, or which GPUs it got.
 ///
 /// # Errors
 /// None that can happen: every explanation can be written.

@@ -25,16 +25,16 @@ pub(super) struct ExplainJson<'a> {
     node: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<DeviceJson>,
-    /// What the scheduler says.
+    /// The scheduler's message about the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     condition: Option<String>,
     /// Nodes that can take the pod now; only of a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     fits: Option<Vec<String>>,
-    /// Why the other nodes cannot; only of a pod that waits.
+    /// Refusals of the other nodes; only for a pod that waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusals: Option<&'a Refusals>,
-    /// What the scheduler looks at and Sublet does not model; only of a pod that waits.
+    /// Rules that the scheduler considers and Sublet does not model; only for a pod that waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_looked_at: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What is the matter with one pod: a value, decided from a cluster's objects.
+//! The state of one pod: a value, decided from a cluster's objects.
 //!
 //! Pure: it asks the engine that the scheduler asks, and knows no connection.
 
@@ -29,15 +29,15 @@ pub(super) struct ClusterObjects {
     pub(super) pods: Vec<Pod>,
     /// The cards that an operator listed as unhealthy, by node.
     pub(super) sick: BTreeMap<NodeName, BTreeSet<GpuIndex>>,
-    /// What namespaces may have.
+    /// Resource quotas of the namespaces.
     pub(super) quotas: Vec<ResourceQuota>,
 }
 
-/// Whose pods are ours, and how the scheduler is set up.
+/// Scheduler that places our pods, and its settings.
 pub(super) struct ExplainOptions {
     /// The `schedulerName`s of schedulers that ask Sublet.
     pub(super) schedulers: Vec<String>,
-    /// What one `aliyun.com/gpu-mem` is.
+    /// Unit of `aliyun.com/gpu-mem`.
     pub(super) unit: Unit,
     /// The scheduler's policy.
     pub(super) policy: Policy,
@@ -49,7 +49,7 @@ pub(super) enum State {
     NotFound { similar: Vec<String> },
     /// It has ended; perhaps because it never had a card.
     Over { phase: String, doubt: Option<Doubt> },
-    /// What it asks cannot be read or served.
+    /// Its request cannot be read or served.
     BadClaim { what: String },
     /// It asks for no GPU.
     NoGpu,
@@ -74,25 +74,25 @@ pub(super) enum State {
     Waiting(Waiting),
 }
 
-/// Why a bound pod does not say which cards it has.
+/// Reason why a bound pod does not say which cards it has.
 pub(super) struct Doubt {
     pub(super) cause: String,
     pub(super) cure: String,
     /// The cards that the node's agent has handed to it all the same.
     pub(super) handed: Vec<GpuIndex>,
-    /// What is kept free on every card of the node meanwhile.
+    /// Amount that every card of the node keeps free meanwhile.
     pub(super) kept: Option<KeptFree>,
 }
 
 /// A pod that waits for a node.
 pub(super) struct Waiting {
-    /// What the scheduler says of it (its PodScheduled condition).
+    /// The scheduler's message about the pod (its PodScheduled condition).
     pub(super) condition: Option<String>,
     /// Nodes that can take it now.
     pub(super) fits: Vec<String>,
     /// The others, and why not.
     pub(super) refusals: Arc<Refusals>,
-    /// What the scheduler looks at and Sublet does not model.
+    /// Rules that the scheduler considers and Sublet does not model.
     pub(super) unmodelled: Vec<Unmodelled>,
 }
 
@@ -273,7 +273,7 @@ fn waiting(objects: &ClusterObjects, pod: &Pod, options: &ExplainOptions) -> (St
     (State::Waiting(waiting), notes)
 }
 
-/// What the namespace's quotas refuse, as the scheduler counts them.
+/// Refusal by the namespace's quotas, as the scheduler counts them.
 fn over_quota(
     objects: &ClusterObjects,
     cluster: &Cluster,

@@ -24,7 +24,7 @@ fn pod(meta: &str, amount: &str, rest: &str) -> String {
     )
 }
 
-/// Of each namespace that a test may use; that of most pods has none.
+/// Quotas of each namespace that a test may use. Most pods' namespace has none.
 fn quotas() -> Vec<sublet_api::ResourceQuota> {
     let quota = r#"{"metadata": {"namespace": "held", "name": "q"},
         "spec": {"hard": {"limits.nvidia.com/gpumem": "10"}}}"#;

@@ -55,14 +55,14 @@ struct GpuJson {
     index: u16,
     uuid: Option<String>,
     health: &'static str,
-    /// What is wrong with an unhealthy card.
+    /// Fault of an unhealthy card.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(rename = "memoryMiB")]
     memory: u64,
     #[serde(rename = "usedMiB")]
     used: u64,
-    /// What is kept free for pods that do not say which card they have.
+    /// Memory kept free for pods that do not say which card they have.
     #[serde(rename = "keptMiB", skip_serializing_if = "Option::is_none")]
     kept: Option<u64>,
     /// Compute time that is promised, in thousandths of the card; only where any pod of the
@@ -88,7 +88,7 @@ struct PodJson {
     /// Whole cards that the pod asks for, on all cards together.
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_gpus: Option<u32>,
-    /// What each container asks, on all cards together.
+    /// Request of each container, on all cards together.
     containers: Vec<ContainerJson>,
 }
 
@@ -97,7 +97,7 @@ struct ContainerJson {
     name: String,
     #[serde(rename = "memoryMiB")]
     memory: u64,
-    /// Of each of its cards.
+    /// Compute time on each of its cards.
     #[serde(flatten)]
     compute: Option<ComputeTime>,
 }

@@ -19,7 +19,7 @@ use crate::MemoryUnit;
 use crate::answer::{Advised, Answer, DONE, api_error, connected, document};
 use crate::top;
 
-/// How `sublet inspect` prints.
+/// Output format of `sublet inspect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum InspectFormat {
     /// As `kubectl inspect gpushare` always did: nodes that share by memory.
@@ -55,14 +55,14 @@ pub struct Args {
     /// A line per pod (table only; the other forms have every pod anyway)
     #[arg(short)]
     details: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: InspectFormat,
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// What one aliyun.com/gpu-mem is, on nodes without an agent; otherwise guessed: more
-    /// than 100 a GPU are MiB
+    /// Unit of aliyun.com/gpu-mem on nodes without an agent. Otherwise it is guessed: more than 100
+    /// a GPU are MiB
     #[arg(long, value_enum, ignore_case = true)]
     memory_unit: Option<MemoryUnit>,
 }
@@ -105,8 +105,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     Ok(answer)
 }
 
-/// What `sublet inspect` prints of these nodes and pods. `unit`: of nodes that do not say
-/// it themselves; `None` to guess.
+/// Answer of `sublet inspect` for these nodes and pods. `unit` applies to nodes that do not say
+/// their unit; `None` guesses it.
 ///
 /// # Errors
 /// None that can happen: every view can be written.

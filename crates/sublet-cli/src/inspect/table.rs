@@ -10,7 +10,7 @@ use sublet_model::{GpuIndex, Health, Identity, MiB, Sharing};
 use super::view::{NodeView, Place, View};
 use crate::align::{align, table};
 
-/// Where the wide table has the compute time that is promised, if it has it.
+/// Column of the promised compute time in the wide table, if the table has it.
 const WIDE_COMPUTE: usize = 8;
 
 /// Number of columns for cards: one for each index up to the largest.
@@ -168,7 +168,7 @@ pub(super) fn sharing_name(sharing: Sharing) -> &'static str {
     }
 }
 
-/// How a node's agent tells pods apart, as its inventory says it.
+/// Names the way in which a node's agent tells pods apart, as its inventory says it.
 pub(super) fn identity_name(identity: Identity) -> &'static str {
     match identity {
         Identity::NoAgent => "none",

@@ -1,4 +1,4 @@
-//! Who uses which card, from nodes and pods: what every form of `sublet inspect` prints.
+//! Users of each card, from nodes and pods: the content of every form of `sublet inspect`.
 //!
 //! Amounts come from the ledger's own accounting (`charges_of`), so inspect and scheduler cannot
 //! disagree. If a pod does not say its card in a way that the ledger accepts, its place is read as
@@ -20,7 +20,7 @@ use sublet_model::{
 
 use crate::compute::{self, ComputeTime};
 
-/// Where on its node a pod's memory is.
+/// Place of a pod's memory on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     /// On the card with that index, which need not exist.
@@ -42,18 +42,18 @@ pub(super) struct ContainerView {
     pub(super) name: ContainerName,
     /// On all its cards together.
     pub(super) memory: MiB,
-    /// Of each of its cards.
+    /// Compute time on each of its cards.
     pub(super) compute: ComputeTime,
 }
 
 pub(super) struct NodeView {
     pub(super) facts: NodeFacts,
     pub(super) address: String,
-    /// How busy its cards were over a minute, as its agent says.
+    /// Mean load of its cards over a minute, as its agent reports it.
     pub(super) measured: NodeUse,
-    /// Why its containers are not held to their parts.
+    /// Reason why its containers are not held to their parts.
     pub(super) not_isolated: Option<NotIsolated>,
-    /// What the node has, in its unit: a part of it may be on no card.
+    /// Total of the node, in its unit: a part of it may be on no card.
     pub(super) total: u64,
     /// By card, what is kept free for pods that do not say which they have.
     pub(super) kept: Vec<Part>,
@@ -66,7 +66,7 @@ impl NodeView {
         self.facts.unit.whole_in(memory)
     }
 
-    /// What is used at one place.
+    /// Amount used at one place.
     pub(super) fn used(&self, place: Place) -> Part {
         let parts = self.pods.iter().filter_map(|pod| pod.on.get(&place));
         parts.copied().fold(Part::ZERO, Part::plus)
@@ -78,7 +78,7 @@ impl NodeView {
             .any(|pod| pod.on.contains_key(&Place::Pending))
     }
 
-    /// Is it in the original's tables? Those know nodes that share by memory only.
+    /// Is the node in the original tool's tables? They have only nodes that share by memory.
     pub(super) fn is_shared(&self) -> bool {
         self.facts.sharing != Sharing::Whole && self.total > 0
     }
@@ -100,7 +100,7 @@ impl View {
     }
 }
 
-/// What is to be said of a node whose containers are not held to their parts.
+/// Warning or note about a node whose containers are not held to their parts.
 fn not_isolated(node: &str, why: &NotIsolated) -> String {
     match why {
         NotIsolated::Pending(why) => {

@@ -54,7 +54,7 @@ pub(super) async fn objects(
 }
 
 fn outcome(before: Option<&Value>, after: &Value) -> Outcome {
-    /// What a write of the same changes all the same.
+    /// Removes the fields that change with every write, even if nothing else does.
     fn meant(object: &Value) -> Value {
         let mut object = object.clone();
         if let Some(meta) = object["metadata"].as_object_mut() {
@@ -125,7 +125,7 @@ pub(super) async fn until_ready(
 /// Waits until kubelet runs the scheduler whose manifest has this mark, and finds it healthy.
 ///
 /// # Errors
-/// What is lacking when the time is over.
+/// The state that is still missing when the time is over.
 pub(super) async fn until_scheduler_back(
     client: &Client,
     mark: Option<&str>,

@@ -13,10 +13,10 @@ use super::manifests::{self, Choices, Object};
 use super::preflight::{self, Facts};
 use crate::answer::{Advised, api_error};
 
-/// What is done with each object.
+/// Verbs that each object needs.
 const WRITES: [&str; 4] = ["get", "create", "patch", "delete"];
 
-/// What else is read.
+/// Other kinds that are read.
 fn listed() -> [ApiResource; 5] {
     [
         ApiResource::erase::<Node>(&()),
@@ -27,7 +27,7 @@ fn listed() -> [ApiResource; 5] {
     ]
 }
 
-/// What was read.
+/// Facts read from the cluster.
 pub(super) struct Read {
     pub(super) facts: Facts,
     /// The extender's port, where it serves the cluster's own scheduler already.

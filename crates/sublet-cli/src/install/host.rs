@@ -17,7 +17,7 @@ use super::static_pod::{self, Patched, Refusal, Wish};
 /// Readable by root alone, as kubeadm writes manifests.
 const MODE: u32 = 0o600;
 
-/// Why the scheduler's manifest cannot be changed here.
+/// Reason why the scheduler's manifest cannot be changed here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error("there is no {0}")]
@@ -31,7 +31,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// What to do about it.
+    /// Advice against the trouble.
     pub(crate) fn advice(&self) -> &'static str {
         match self {
             Trouble::Missing(_) => {
@@ -49,7 +49,7 @@ impl Trouble {
     }
 }
 
-/// Where the files are.
+/// Folder of the manifests.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     manifests: PathBuf,
@@ -113,7 +113,7 @@ impl Place {
         self.folder().join("kube-scheduler.yaml.before")
     }
 
-    /// What must be written for the scheduler to ask the extender at this port.
+    /// Change that makes the scheduler ask the extender at this port.
     ///
     /// # Errors
     /// A file that cannot be read, or a manifest that is refused.
@@ -147,8 +147,9 @@ impl Place {
         })
     }
 
-    /// What must be written for the scheduler to be as it was; `None` where it is not patched. The
-    /// very bytes that were saved, if they say what the manifest says without the patch.
+    /// Change that restores the scheduler as it was; `None` if the manifest is not patched.
+    /// Restores the very bytes that were saved, if they mean the same as the manifest without the
+    /// patch.
     ///
     /// # Errors
     /// A file that cannot be read, or a manifest that is none.

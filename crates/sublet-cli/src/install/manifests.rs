@@ -1,5 +1,5 @@
-//! What `sublet install` applies: the manifests of `deploy/kubernetes/`, which this executable
-//! carries, with the images and the schedulers of this cluster put in. It sends nothing.
+//! Objects that `sublet install` applies: the manifests of `deploy/kubernetes/`, which this
+//! executable carries, with the images and the schedulers of this cluster put in. It sends nothing.
 
 #[cfg(test)]
 mod tests;
@@ -45,7 +45,7 @@ const FILES: [(&str, &str); 21] = [
     file!("72-network.yaml"),
 ];
 
-/// Where Sublet's own processes run.
+/// Namespace of Sublet's own processes.
 pub(super) const NAMESPACE: &str = "sublet-system";
 
 /// The schedulers that ask us where the cluster's own does too.
@@ -54,7 +54,7 @@ const BOTH_SCHEDULERS: [&str; 2] = ["sublet-scheduler", "default-scheduler"];
 /// The second kube-scheduler's port in the host's network, where the first one has 10259.
 const SECOND_PORT: u16 = 39_993;
 
-/// What differs from the shipped files.
+/// Differences from the shipped files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Choices {
     /// Sublet's image.

@@ -29,10 +29,10 @@ use crate::answer::{Advised, Answer, Format, connected, print_notes};
 
 pub use self::uninstall::{Args as UninstallArgs, run as uninstall};
 
-/// Who applies, in the API server's books.
+/// Field manager's name in the API server's records.
 const MANAGER: &str = "sublet-install";
 
-/// What is only shown.
+/// Kind of a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
     /// Print the manifests, and ask no cluster.
@@ -77,24 +77,24 @@ pub struct Args {
     /// The extender's port on the node's loopback, with --patch-default-scheduler
     #[arg(long, value_name = "PORT", default_value_t = static_pod::EXTENDER_PORT)]
     extender_port: u16,
-    /// How long the workloads may take to get ready, in seconds; 0 does not wait
+    /// Time limit for the workloads to get ready, in seconds; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// What both commands must know of the cluster, and how they print.
+/// Options of both commands: the cluster's facts and the output.
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
     /// The folder of static pods, where the cluster's own scheduler is patched
     #[arg(long, value_name = "FOLDER", default_value = MANIFESTS)]
     manifests_dir: PathBuf,
-    /// How long the cluster's own scheduler may take to be healthy again, in seconds; after that,
-    /// what it was before a patch is put back
+    /// Time limit for the cluster's own scheduler to be healthy again, in seconds. After it, the
+    /// scheduler is restored as it was before the patch
     #[arg(long, value_name = "SECONDS", default_value_t = SCHEDULER_LIMIT)]
     scheduler_timeout: u64,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
@@ -102,7 +102,7 @@ pub struct ClusterArgs {
     kubeconfig: Option<PathBuf>,
 }
 
-/// Where kubeadm has kubelet look.
+/// Default folder of kubeadm for kubelet's static pods.
 const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
 /// Kubelet looks at its folder every 20 seconds, and begins to ask after 10.

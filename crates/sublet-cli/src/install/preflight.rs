@@ -26,7 +26,7 @@ const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// The machines that Sublet is built for, by the name that Kubernetes has for them.
 const ARCHITECTURE: &str = "amd64";
 
-/// How serious it is.
+/// Severity of a check's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
@@ -71,12 +71,12 @@ impl Check {
     }
 }
 
-/// What was read of a cluster.
+/// Facts read from a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// The API server's version, such as `v1.36.3`.
     pub(super) version: String,
-    /// Which of the needed rights the user lacks, such as `create deployments.apps`.
+    /// Needed rights that the user lacks, such as `create deployments.apps`.
     pub(super) lacking: Vec<String>,
     /// Whether the user may give roles rights that they do not have themselves.
     pub(super) may_grant: bool,
@@ -284,7 +284,7 @@ fn architecture(facts: &Facts) -> Check {
     }
 }
 
-/// What agents that are there already say of their nodes.
+/// Checks what agents that already run report about isolation on their nodes.
 fn isolation(facts: &Facts) -> Vec<Check> {
     const NAME: &str = "isolation";
     let note = |node: &Value| {

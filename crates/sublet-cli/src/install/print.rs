@@ -1,4 +1,4 @@
-//! What was found and done, for people and for programs.
+//! Findings and results of an installation, for people and for programs.
 
 use std::fmt::{self, Write as _};
 
@@ -9,7 +9,7 @@ use super::preflight::{Check, Severity};
 use super::worst;
 use crate::answer::{Answer, DONE, Format, NOT_DONE, document};
 
-/// What became of an object.
+/// Result of applying an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Outcome {
@@ -44,7 +44,7 @@ pub(super) struct Applied {
 pub(super) struct Report {
     pub(super) checks: Vec<Check>,
     pub(super) objects: Vec<Applied>,
-    /// What did not get ready, and why.
+    /// Workloads that did not get ready, with the reasons.
     pub(super) unready: Vec<String>,
     pub(super) notes: Vec<String>,
 }

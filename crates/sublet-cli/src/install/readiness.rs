@@ -5,7 +5,7 @@ use sublet_api::keys;
 
 use super::static_pod;
 
-/// What a Deployment or a DaemonSet still waits for; `None` when all its pods are ready.
+/// Condition that a Deployment or a DaemonSet still waits for; `None` when all its pods are ready.
 pub(super) fn lacking(workload: &Value) -> Option<String> {
     let number = |path: &str| workload.pointer(path).and_then(Value::as_i64);
     let generation = number("/metadata/generation").unwrap_or(0);
@@ -36,7 +36,7 @@ pub(super) fn lacking(workload: &Value) -> Option<String> {
     (ready < wanted).then(|| format!("{ready} of {wanted} pods are ready"))
 }
 
-/// Why pods do not get ready, in the words of kubelet or the scheduler.
+/// Reasons why pods do not get ready, in the words of kubelet or the scheduler.
 pub(super) fn complaints(pods: &[Value]) -> Vec<String> {
     let mut complaints = Vec::new();
     for pod in pods {

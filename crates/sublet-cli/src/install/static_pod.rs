@@ -1,10 +1,10 @@
-//! The cluster's own kube-scheduler, asked to ask Sublet: its static pod's manifest as kubeadm
-//! writes it, with `--config` and a configuration that names our extender. Text to text; it reads
-//! and writes no file.
+//! Changes the static pod of the cluster's own kube-scheduler so that it asks Sublet. The manifest
+//! is as kubeadm writes it; it gets `--config` and a configuration that names our extender. Text to
+//! text; it reads and writes no file.
 //!
-//! Everything else of the manifest stays as it is. What the operator set counts: a configuration of
-//! their own gets our extender added, and flags that the scheduler ignores beside `--config` go into
-//! the configuration. What cannot be kept is refused with a reason.
+//! Everything else in the manifest stays as it is. The operator's own settings count: their
+//! configuration gets our extender added, and flags that the scheduler ignores beside `--config`
+//! move into the configuration. A setting that cannot be kept is refused with a reason.
 
 mod configuration;
 #[cfg(test)]
@@ -21,7 +21,7 @@ pub(super) use self::configuration::EXTENDER_PORT;
 /// The volume with our configuration.
 const VOLUME: &str = "sublet-scheduler-configuration";
 
-/// Why a manifest is left alone.
+/// Reason why a manifest is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("it is no YAML: {0}")]
@@ -58,7 +58,7 @@ pub(crate) enum Refusal {
     OtherExtender { url: String, what: String },
 }
 
-/// What the scheduler shall be told.
+/// Settings that the scheduler shall get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wish {
     /// The file on the host for its configuration.
@@ -112,12 +112,12 @@ pub(crate) fn own_configuration(manifest: &str) -> Result<Option<PathBuf>, Refus
     Ok(Some(file))
 }
 
-/// The manifest and the configuration with which this scheduler asks Sublet. `own` is the text of
-/// [`own_configuration`]. A manifest that was patched before is first put back in thought, so a
-/// second time changes nothing.
+/// Makes the manifest and the configuration with which this scheduler asks Sublet. `own` is the
+/// text of [`own_configuration`]. A manifest that was patched before is first restored in memory,
+/// so a second call changes nothing.
 ///
 /// # Errors
-/// What cannot be kept.
+/// The setting that cannot be kept.
 pub(crate) fn patch(manifest: &str, own: Option<&str>, wish: &Wish) -> Result<Patched, Refusal> {
     let mut pod = original(read(manifest)?)?;
     let position = scheduler(&pod)?;
@@ -205,7 +205,7 @@ fn original(mut pod: Value) -> Result<Value, Refusal> {
     Ok(pod)
 }
 
-/// Which container is the scheduler.
+/// Index of the scheduler's container.
 fn scheduler(pod: &Value) -> Result<usize, Refusal> {
     if pod["kind"] != "Pod" {
         return Err(Refusal::Field("kind: Pod"));

@@ -1,5 +1,6 @@
-//! `sublet uninstall`: takes away what `sublet install` has put there, and what Sublet's processes
-//! have written beside pods. What users made stays, and so do the definitions of its kinds.
+//! `sublet uninstall`: removes the objects that `sublet install` created, and the marks that
+//! Sublet's processes wrote outside pods. Objects that users made stay, and so do the definitions
+//! of their kinds.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ EXIT CODES
   1  not, or not all of it; what is left is said
   2  wrong arguments")]
 pub struct Args {
-    /// How long what is deleted may take to be gone, in seconds
+    /// Time limit for deleted objects to be gone, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
     #[command(flatten)]
@@ -163,7 +164,7 @@ async fn remove(client: &Client, object: &Object, report: &mut Report) -> Result
     Ok(())
 }
 
-/// What users have of a kind, in words; `None` where there is nothing.
+/// Lists the users' objects of a kind, in words; `None` if there are none.
 async fn holds(client: &Client, definition: &Value) -> Result<Option<String>, Advised> {
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -223,8 +224,9 @@ async fn clean_nodes(client: &Client, deadline: Instant) -> Result<(), Advised> 
     Ok(())
 }
 
-/// The patches that take off a node what its agent wrote: annotations, and amounts in the status.
-/// `None` for a node that had no agent. What a device plugin has registered kubelet writes again.
+/// Patches that remove an agent's marks from its node: annotations, and amounts in the status.
+/// `None` for a node that had no agent. Kubelet writes the amounts that a device plugin has
+/// registered again.
 fn traces(node: &Value) -> Option<(Value, Value)> {
     let written = [
         keys::INVENTORY,
@@ -255,7 +257,7 @@ fn traces(node: &Value) -> Option<(Value, Value)> {
 /// Polls until nothing is lacking.
 ///
 /// # Errors
-/// What is still lacking at the deadline, or an error of the check.
+/// The objects still lacking at the deadline, or an error of the check.
 async fn until(
     deadline: Instant,
     lacking: impl AsyncFn() -> Result<Option<String>, Advised>,

@@ -11,7 +11,8 @@ use sublet_plan::stock::NodeRules;
 
 use super::input::{Input, Located, Origin, Unreadable};
 
-/// Puts the pods of workloads among the others. What makes none is left for others to read.
+/// Puts the pods of workloads among the others. An object that makes no pods is left for other
+/// readers.
 pub(super) fn expand(input: &mut Input) {
     let nodes = input.nodes.iter();
     let nodes: Vec<NodeRules> = nodes.map(|node| node_rules(&node.object)).collect();

@@ -22,14 +22,14 @@ use sublet_api::{ElasticQuota, ResourceQuota};
 use self::documents::documents;
 use self::parse::{Document, Object, Read, Wrong, makes_pods};
 
-/// Where in the input an object stands.
+/// Position of an object in the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     file: String,
     document: usize,
     item: Option<usize>,
     line: usize,
-    /// How many objects were read before it, of all files.
+    /// Number of objects that were read before it, in all files.
     at: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct Unreadable {
     item: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
-    /// What it is called, where that much can be read.
+    /// Name of the object, if that much can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ pub struct Unreadable {
 }
 
 impl Unreadable {
-    /// What is wrong with that field of an object.
+    /// Makes the report of a fault in a field of an object.
     pub(crate) fn of(origin: &Origin, object: String, field: &str, problem: String) -> Unreadable {
         Unreadable {
             file: origin.file.clone(),
@@ -146,11 +146,11 @@ pub struct Input {
     pub workloads: Vec<Located<Value>>,
     /// A line for each object that no command has a use for.
     pub notes: Vec<String>,
-    /// What cannot be read while all else can.
+    /// Objects that cannot be read while all others can.
     pub unreadable: Vec<Unreadable>,
     /// A line for each file in which there is nothing at all.
     pub errors: Vec<String>,
-    /// How many objects were read.
+    /// Number of objects that were read.
     objects: usize,
 }
 

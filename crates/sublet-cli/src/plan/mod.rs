@@ -72,7 +72,7 @@ pub struct Args {
     /// File with Kubernetes objects; - is standard input. Can be given several times
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     file: Vec<PathBuf>,
-    /// How to print the plan
+    /// Output format of the plan
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     #[arg(
@@ -80,23 +80,25 @@ pub struct Args {
         help = Policy::help("How to choose among places that fit")
     )]
     policy: Policy,
-    /// How new pods come to the scheduler. Those of the cluster that wait are there in any case
+    /// Order in which new pods come to the scheduler. Waiting pods of the cluster are there from
+    /// the start
     #[arg(long, value_enum, default_value_t, conflicts_with = "queue")]
     arrival: Arrival,
-    /// What one aliyun.com/gpu-mem is
+    /// Unit of aliyun.com/gpu-mem
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     memory_unit: MemoryUnit,
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
-    /// With --queue: the scheduler that GPU pods get which name none, as the controller is told
+    /// With --queue: scheduler for GPU pods that name none, as set for the controller
     #[arg(long, value_name = "NAME", requires = "queue")]
     assign_scheduler: Option<String>,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
-    /// Plan as the queue does: quotas, jobs and gangs whose pods start together or not at all. Shows
-    /// who starts where, whom it would evict, and why the others wait, as `sublet queue -f` does
+    /// Plan as the queue does: quotas, jobs and gangs whose pods start together or not at all.
+    /// Shows each group's places, the pods it would evict, and why other groups wait, as `sublet
+    /// queue -f` does
     #[arg(long, conflicts_with_all = ["show_annotations", "strict"])]
     queue: bool,
     /// Exit with 2 if any object cannot be read
@@ -104,7 +106,7 @@ pub struct Args {
     strict: bool,
 }
 
-/// How new pods come.
+/// Arrival of new pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Arrival {
     /// One by one in the order of the files, each when the one before it has its answer, as pods come
@@ -206,12 +208,12 @@ impl Planned {
     }
 }
 
-/// What is said of a quota by commands that know none.
+/// Note about a quota, for commands that do not use quotas.
 pub(crate) fn passed_over(origin: &Origin) -> String {
     format!("note: {origin}: passed over, its kind is ElasticQuota; `sublet quota plan` reads it")
 }
 
-/// What is said of an object that only the queue reads.
+/// Note about an object that only the queue reads.
 pub(crate) fn queue_only(object: &Located<serde_json::Value>) -> String {
     let kind = object.object["kind"].as_str().unwrap_or("(none)");
     format!(

@@ -16,10 +16,10 @@ use crate::answer::{BAD_INPUT, DONE, Format, NOT_DONE, write_document};
 use crate::compute::{self, ComputeTime};
 use crate::refusals::Refusals;
 
-/// Where the table has compute time, if it has it.
+/// Column of the compute time, if the table has it.
 const COMPUTE: usize = 6;
 
-/// How to print a plan.
+/// Form of a printed plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Printing {
     /// In which form.
@@ -57,7 +57,7 @@ struct PodJson<'a> {
     refusals: &'a Refusals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gates: Vec<String>,
-    /// Why nobody can say whether it is placed, or what but the nodes refuses it.
+    /// Reasons why the verdict is uncertain, or refusals by something other than the nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     because: Vec<String>,
     /// The place that is reserved for a pod which may be placed.
@@ -86,7 +86,7 @@ struct DeviceJson {
 /// Writes the plan.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub(super) fn write(plan: &Plan, how: Printing, out: &mut dyn io::Write) -> io::Result<()> {
     match how.format {
         Format::Table => out.write_all(as_table(plan, how.annotations).as_bytes()),
@@ -95,8 +95,8 @@ pub(super) fn write(plan: &Plan, how: Printing, out: &mut dyn io::Write) -> io::
     }
 }
 
-/// What is to be said beside the plan. The exit code says whether every pod that may be scheduled
-/// is placed.
+/// Notes beside the plan, and the exit code. The exit code says whether every pod that may be
+/// scheduled is placed.
 pub(super) fn verdict(plan: &Plan, how: Printing) -> (Vec<String>, u8) {
     let done = |pod: &PlannedPod| matches!(pod.outcome, Outcome::Placed(_) | Outcome::Gated(_));
     let lost = plan.unreadable.iter().any(|odd| odd.may_wait);
@@ -248,7 +248,7 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
     text
 }
 
-/// What a pod's row does not say.
+/// Writes the facts that a pod's row does not show.
 fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std::fmt::Result {
     let pod = &planned.pod;
     match &planned.outcome {

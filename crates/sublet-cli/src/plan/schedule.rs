@@ -22,17 +22,17 @@ use super::input::{Input, Located, Origin, Unreadable};
 use crate::refusals::Refusals;
 use crate::verdict::{Cluster, Odd, asked};
 
-/// Who places a pod that names no scheduler.
+/// Scheduler of a pod that names no scheduler.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// How to plan.
+/// Options of a plan.
 #[derive(Debug, Clone)]
 pub(super) struct PlanOptions {
-    /// How to choose among places that fit.
+    /// Policy that chooses among places that fit.
     pub policy: Policy,
-    /// How new pods come.
+    /// Arrival of new pods.
     pub arrival: Arrival,
-    /// What one `aliyun.com/gpu-mem` is, on nodes that do not say it themselves.
+    /// Unit of `aliyun.com/gpu-mem`, on nodes that do not say it themselves.
     pub unit: Unit,
     /// The `schedulerName`s of schedulers that ask Sublet.
     pub schedulers: Vec<String>,
@@ -40,7 +40,7 @@ pub(super) struct PlanOptions {
     pub now_ns: u64,
 }
 
-/// Where a pod goes.
+/// Place of a pod.
 pub(super) struct Place {
     pub(super) node: String,
     pub(super) allocation: Allocation,
@@ -49,7 +49,7 @@ pub(super) struct Place {
     pub(super) alternatives: Vec<String>,
 }
 
-/// What becomes of one waiting pod.
+/// Outcome of one waiting pod.
 pub(super) enum Outcome {
     /// It fits.
     Placed(Place),
@@ -75,12 +75,12 @@ pub(super) struct PlannedPod {
     pub(super) outcome: Outcome,
 }
 
-/// What becomes of every waiting pod, in the order in which they were taken.
+/// Outcome of every waiting pod, in the order in which they were taken.
 pub(super) struct Plan {
     pub(super) pods: Vec<PlannedPod>,
-    /// What could not be read, or not all of it.
+    /// Objects that could not be read, or not completely.
     pub(super) unreadable: Vec<Unreadable>,
-    /// What else there is to say.
+    /// Further notes.
     pub(super) notes: Vec<String>,
 }
 
@@ -168,7 +168,8 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
     }
 }
 
-/// What the authors of pods should know of what they ask: of the first, and how many others.
+/// Note for the authors of pods about their requests: the first pod's remark, and the number of
+/// others.
 fn few_units(pods: &[PlannedPod], unit: Unit) -> Option<String> {
     let remarks = |pod: &PlannedPod| remarks(&pod.claim, unit).into_iter().next();
     let mut told = pods
@@ -368,7 +369,7 @@ fn take(
     })
 }
 
-/// What namespaces may have of GPUs.
+/// GPU quotas of the namespaces.
 struct Quotas(BTreeMap<String, GpuQuota>);
 
 impl Quotas {
@@ -475,7 +476,7 @@ fn is_first(
     true
 }
 
-/// What a pod is called where something is said of it.
+/// Name of a pod in messages.
 pub(crate) fn name_of(pod: &Pod) -> String {
     let meta = &pod.metadata;
     format!("pod {}/{}", meta.namespace, meta.name)

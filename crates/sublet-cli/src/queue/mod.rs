@@ -77,12 +77,12 @@ pub struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     scope: ScopeArgs,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
-/// Which cluster, and what counts in it.
+/// Options for the cluster and for the objects that count.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScopeArgs {
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
@@ -91,10 +91,10 @@ pub(crate) struct ScopeArgs {
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     pub(crate) scheduler_name: Vec<String>,
-    /// What one aliyun.com/gpu-mem is
+    /// Unit of aliyun.com/gpu-mem
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     pub(crate) memory_unit: MemoryUnit,
-    /// The scheduler that GPU pods get which name none, as the controller is told. A namespace's label
+    /// Scheduler for GPU pods that name none, as set for the controller. A namespace's label
     /// sublet.dev/assign-scheduler wins over it
     #[arg(long, value_name = "NAME")]
     pub(crate) assign_scheduler: Option<String>,

@@ -1,5 +1,5 @@
-//! What the queue of a cluster would do now: groups made of what is there, and the queue's own
-//! engine asked once. Nothing is written.
+//! The queue's next actions in a cluster: groups made of the objects that exist, and one question
+//! to the queue's own engine. Nothing is written.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,30 +26,30 @@ use crate::plan::{Input, Located, Unreadable, name_of, settle};
 use crate::quota::books::{Report, Row, add, rows};
 use crate::verdict::{Cluster, Odd, asked};
 
-/// How to look.
+/// Options of an outlook.
 #[derive(Debug, Clone)]
 pub(crate) struct OutlookOptions {
-    /// Who queues.
+    /// Pods and jobs that the queue manages.
     pub(crate) scope: QueueScope,
-    /// How to choose among places that fit.
+    /// Policy that chooses among places that fit.
     pub(crate) policy: Policy,
     /// The moment.
     pub(crate) now: Time,
 }
 
-/// What is, and what the queue would do now.
+/// Present state, and the queue's next actions.
 #[derive(Default)]
 pub(crate) struct Outlook {
-    /// What each quota has of each resource.
+    /// Figures of each quota for each resource.
     pub(crate) quotas: Vec<Row>,
     /// Every group, those that wait in the order in which they are tried.
     pub(crate) groups: Vec<Standing>,
-    /// What is kept for a group that has waited long.
+    /// Room held for a group that has waited long.
     pub(crate) held: Option<QueueHold>,
     pub(crate) unreadable: Vec<Unreadable>,
     /// Lines for people.
     pub(crate) notes: Vec<String>,
-    /// Why there is no answer, a line each.
+    /// Reasons why there is no answer, a line each.
     pub(crate) errors: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Standing {
     pub(crate) fate: Fate,
 }
 
-/// What becomes of a group now.
+/// Present outcome of a group.
 pub(crate) enum Fate {
     /// All that must run has a place.
     Runs,
@@ -203,7 +203,7 @@ impl Objects {
         Ok(())
     }
 
-    /// What plans have promised is taken.
+    /// Takes the places that plans have promised.
     fn promise(
         &self,
         cluster: &mut Cluster,
@@ -333,7 +333,7 @@ impl Outlook {
         }
     }
 
-    /// What quotas have, and what is wrong with them.
+    /// Shows the quotas' figures and faults.
     fn show(&mut self, quotas: &[Located<ElasticQuota>], books: &QuotaBooks) {
         let mut report = Report::default();
         report.tell(quotas, &books.troubles);

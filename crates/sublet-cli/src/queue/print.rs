@@ -28,9 +28,9 @@ struct QuotaJson<'a> {
     runtime: u64,
     used: u64,
     request: u64,
-    /// Of its minimum, what it does not ask for and others may have.
+    /// Part of its minimum that it does not ask for and others may have.
     lent: u64,
-    /// What it uses beyond its minimum.
+    /// Usage beyond its minimum.
     borrowed: u64,
 }
 
@@ -42,7 +42,7 @@ struct GroupJson<'a> {
     priority: i32,
     /// `running`, `starting` or `waiting`.
     state: &'static str,
-    /// How many members it has, and how many of them have a place.
+    /// Number of members, and number of members that have a place.
     members: u64,
     placed: u64,
     /// Its place among those of its quota that wait, from 1.
@@ -55,7 +55,7 @@ struct GroupJson<'a> {
     /// A sentence why, and what would start it.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// Where members would start now.
+    /// Places where members would start now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<SlotJson<'a>>,
     /// Pods that would go for it, by UID.
@@ -104,7 +104,7 @@ struct QueueJson<'a> {
     unreadable: &'a [crate::plan::Unreadable],
 }
 
-/// How to answer.
+/// Form of the answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Printing<'a> {
     pub(super) format: Format,
@@ -112,12 +112,12 @@ pub(super) struct Printing<'a> {
     pub(super) shown: Shown<'a>,
 }
 
-/// Which groups are shown.
+/// Groups to show.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shown<'a> {
     /// All, with the places of members below the table or without.
     All { places: bool },
-    /// Those of that name, which may be the whole one or its last part, with places.
+    /// The groups of that name, with places. The name may be the whole one or its last part.
     One { namespace: &'a str, name: &'a str },
 }
 
@@ -256,7 +256,7 @@ fn state(standing: &Standing) -> &'static str {
     }
 }
 
-/// How many members a group has, and how many of them have a place.
+/// Counts a group's members, and the members that have a place.
 fn counts(standing: &Standing) -> (u64, u64) {
     let roles = standing
         .queued
@@ -371,7 +371,7 @@ fn starts(slots: usize, victims: usize) -> String {
     }
 }
 
-/// Where members are, and where they would start.
+/// Places of members, and places where waiting members would start.
 fn places(standing: &Standing) -> Vec<Vec<String>> {
     let group = &standing.queued.group;
     let row = |role: &str, index: u32, node: &str, place: &str| {

@@ -13,12 +13,12 @@ use sublet_queue::{Amounts, MinScaling, QuotaProblem, QuotaTree, TreeTotals};
 
 use crate::plan::{Input, Located, Unreadable, settle};
 
-/// What one quota has of one resource.
+/// Figures of one quota for one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     /// The tree's name; empty for the cluster's own.
     pub(crate) tree: Arc<str>,
-    /// How many quotas are above it.
+    /// Number of quotas above it.
     pub(crate) depth: usize,
     pub(crate) name: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
@@ -43,14 +43,14 @@ impl Row {
     }
 }
 
-/// What was found.
+/// Findings about the quotas.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
     pub(crate) unreadable: Vec<Unreadable>,
     /// Lines for people.
     pub(crate) notes: Vec<String>,
-    /// What keeps a tree from being divided, a line each.
+    /// Reasons why a tree cannot be divided, a line each.
     pub(crate) errors: Vec<String>,
 }
 
@@ -97,7 +97,8 @@ pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
     report
 }
 
-/// What each quota has of each resource, tree by tree. A tree that has nothing to divide has no rows.
+/// Figures of each quota for each resource, tree by tree. A tree that has nothing to divide has no
+/// rows.
 pub(crate) fn rows(
     tree: &QuotaTree,
     totals: &TreeTotals,
@@ -171,7 +172,7 @@ fn title(quota: &str) -> String {
     }
 }
 
-/// What the quotas say.
+/// Reads the facts of the quotas.
 fn facts(input: &Input, report: &mut Report) -> Vec<QuotaFacts> {
     let read = elastic_quotas(input.quotas.iter().map(|quota| &quota.object));
     let mut all = Vec::new();
@@ -193,7 +194,7 @@ fn facts(input: &Input, report: &mut Report) -> Vec<QuotaFacts> {
     all
 }
 
-/// What all nodes have together; none if there is no node.
+/// Sum of all nodes' amounts; `None` if there is no node.
 fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
     let mut sum = None;
     for Located { origin, object } in &input.nodes {
@@ -217,8 +218,8 @@ pub(crate) fn add(sum: &mut Amounts, amounts: Amounts) {
     }
 }
 
-/// What the quotas' controller last wrote. What stands on a quota with others below it is their sum,
-/// and would count twice.
+/// Demand that the quotas' controller last wrote. The figure of a quota with others below it is
+/// their sum, and would count twice.
 fn of_quotas(quotas: &[QuotaFacts]) -> QuotaDemand {
     let mut demand = QuotaDemand::default();
     let parents: BTreeSet<&Arc<str>> = quotas

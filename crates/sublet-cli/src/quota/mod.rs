@@ -15,7 +15,7 @@ use clap::Subcommand;
 use crate::answer::{Answer, Format};
 use crate::plan::Input;
 
-/// What to do with quotas.
+/// Commands for quotas.
 #[derive(Debug, Subcommand)]
 pub enum QuotaCommand {
     /// Show what each quota is entitled to: the queue's own rule on files, without a cluster
@@ -48,7 +48,7 @@ pub struct QuotaPlanArgs {
     /// File with Kubernetes objects; - is standard input. Can be given several times
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     file: Vec<PathBuf>,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     /// Let minima stay as they are where they are more than there is

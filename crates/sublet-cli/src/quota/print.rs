@@ -33,7 +33,7 @@ struct RowJson<'a> {
     used: u64,
 }
 
-/// What is found, and what is wrong.
+/// Answer with the quotas' figures and faults.
 ///
 /// # Errors
 /// None that can be made by files.

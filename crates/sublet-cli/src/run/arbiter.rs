@@ -22,19 +22,19 @@ use crate::answer::Advised;
 use crate::machine::{ConnectError, Machine};
 use crate::standalone::executable;
 
-/// How long an arbiter may take from its start to its first answer. Loading NVML on a machine
-/// with many cards and no persistence daemon takes seconds.
+/// Time limit of an arbiter from its start to its first answer. Loading NVML on a machine with many
+/// cards and no persistence daemon takes seconds.
 const START_MAX: Duration = Duration::from_secs(30);
-/// How often a starting arbiter is tried.
+/// Interval between the tries to reach a starting arbiter.
 const TRY_EVERY: Duration = Duration::from_millis(10);
-/// How long somebody else's arbiter may take to listen, after ours has ended.
+/// Time limit for somebody else's arbiter to listen, after ours has ended.
 const OTHER_MAX: Duration = Duration::from_secs(2);
 /// A log longer than this is set aside before the next arbiter writes to it.
 const LOG_MAX: u64 = 1 << 20;
-/// How much of the log an error shows.
+/// Number of log lines that an error shows.
 const LINES_SHOWN: usize = 10;
 
-/// What an arbiter is started with.
+/// Options for the start of an arbiter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LaunchOptions {
     /// The real driver's two libraries: CUDA and NVML.
@@ -153,7 +153,7 @@ pub(super) struct Starting {
     process: Option<OwnedFd>,
     began: Instant,
     ended: Option<Instant>,
-    /// Where its own lines in the log begin.
+    /// Offset in the log where its own lines begin.
     log_from: u64,
     /// Held until it answers.
     _lock: File,
@@ -180,7 +180,7 @@ impl Starting {
         })
     }
 
-    /// Why nobody will answer; `None` while somebody still may.
+    /// Returns the failure once nobody will answer; `None` while an arbiter still may.
     pub(super) fn failure(&mut self, machine: &Machine, now: Instant) -> Option<Advised> {
         if self.ended.is_none() && self.has_ended() {
             self.ended = Some(now);
@@ -293,7 +293,7 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
     Ok(said.trim().parse().ok().and_then(Pid::from_raw))
 }
 
-/// What the launcher is told.
+/// Arguments for the launcher.
 fn arguments(machine: &Machine) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["agent", "--standalone", "--detached", "--idle-exit"]
         .map(OsString::from)

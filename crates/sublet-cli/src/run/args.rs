@@ -1,4 +1,4 @@
-//! What `sublet run` is told on its command line, and its help.
+//! Command line of `sublet run`, and its help.
 
 use std::ffi::OsString;
 
@@ -66,12 +66,12 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
           value_parser = request::compute, value_hint = ValueHint::Other)]
     pub(super) compute: Option<String>,
-    /// Who gives way where compute time is short: an opportunistic job is promised none, and gets
-    /// what guaranteed ones leave
+    /// Class of the job where compute time is short: an opportunistic job is promised none, and
+    /// gets the time that guaranteed jobs leave
     #[arg(long, value_name = "CLASS", default_value = "guaranteed",
           value_parser = request::classes())]
     pub(super) class: Class,
-    /// How many cards
+    /// Number of cards
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = request::gpus, value_hint = ValueHint::Other)]
     pub(super) gpus: u32,
@@ -86,8 +86,8 @@ pub struct Args {
     /// Fail if there is no room now
     #[arg(long, overrides_with = "wait")]
     pub(super) no_wait: bool,
-    /// Whose turn it is first among jobs that wait: higher goes first. Above 0 is for root and the
-    /// arbiter's own user
+    /// Priority among jobs that wait: higher goes first. Above 0 is for root and the arbiter's own
+    /// user
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true,
           value_hint = ValueHint::Other)]
     pub(super) priority: i32,

@@ -1,6 +1,6 @@
-//! Where the real driver's two libraries are. The folders are where NVIDIA's packages, the
-//! distributions and the container toolkit put them; asking the dynamic linker instead would
-//! find our own libraries where they are preloaded. Only looks, never loads.
+//! Finds the real driver's two libraries. The folders are the ones that NVIDIA's packages, the
+//! distributions and the container toolkit use. The dynamic linker is not asked: it would find our
+//! own libraries if they are preloaded. Only looks, never loads.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub(super) const FOLDERS: [&str; 12] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// Which of the two.
+/// One of the driver's two libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DriverLibrary {
     Cuda,
@@ -44,7 +44,7 @@ impl DriverLibrary {
         }
     }
 
-    /// What the names of its files begin with: `libcuda.so`, `libcuda.so.580.95.05`.
+    /// Start of the names of its files: `libcuda.so`, `libcuda.so.580.95.05`.
     fn stem(self) -> &'static str {
         match self {
             DriverLibrary::Cuda => "libcuda.so",
@@ -70,13 +70,13 @@ pub(super) struct DriverFiles {
     pub(super) nvml: Vec<PathBuf>,
 }
 
-/// Which folders to look into, and what not to take for the real thing.
+/// Folders to search, and files that are not the real driver.
 pub(super) struct Search<'a> {
     /// In this order.
     pub(super) folders: Vec<PathBuf>,
     /// Our own libraries, which may be mounted over the real ones.
     pub(super) own: &'a [PathBuf],
-    /// Where [`DriverLibrary::variable`] points.
+    /// Files that [`DriverLibrary::variable`] names.
     pub(super) set: [Option<PathBuf>; 2],
 }
 

@@ -1,6 +1,6 @@
-//! What CMD finds in its environment: where its arbiter is, which libraries stand before the
-//! driver, which cards it sees. Where we may mount, the same stands in a file, so that it holds for
-//! programs with another environment too. A function of its inputs; it reads no variable itself.
+//! Environment of CMD: the address of its arbiter, the libraries before the driver, the cards that
+//! it sees. If we may mount, a file holds the same settings, so that they also apply to programs
+//! with another environment. A function of its inputs; it reads no variable itself.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,13 +14,13 @@ use sublet_share::MpsTerms;
 
 use super::libraries::Interposer;
 
-/// What a job's environment is made of.
+/// Parts of a job's environment.
 pub(super) struct JobEnvironment<'a> {
-    /// Where the job is.
+    /// Place of the job.
     pub(super) placed: &'a Placed,
     /// The cards that the user named, in the order in which the job shall count them.
     pub(super) chosen: &'a [String],
-    /// How strict its libraries are.
+    /// Strictness of its libraries.
     pub(super) mode: Mode,
     /// Our libraries.
     pub(super) interposer: &'a Interposer,
@@ -28,7 +28,7 @@ pub(super) struct JobEnvironment<'a> {
     pub(super) driver: (&'a Path, &'a Path),
     /// The fake machine's folder.
     pub(super) fake: Option<&'a Path>,
-    /// What was in `LD_PRELOAD` before.
+    /// Earlier value of `LD_PRELOAD`.
     pub(super) preload: Option<&'a OsStr>,
 }
 
@@ -61,7 +61,8 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
     set
 }
 
-/// What the first four of them say, as the file that goes before all variables.
+/// Settings file with the values of the first four variables. The file takes precedence over all
+/// variables.
 pub(super) fn settings(given: &JobEnvironment) -> Result<Vec<u8>, SettingsError> {
     let settings = ProcessSettings {
         directory: given.placed.dir.as_bytes(),
@@ -74,7 +75,7 @@ pub(super) fn settings(given: &JobEnvironment) -> Result<Vec<u8>, SettingsError>
     Ok(bytes)
 }
 
-/// What MPS is told of the job, whose cards are in this order.
+/// MPS terms of the job; its cards are in this order.
 fn mps_terms(mps: &PlacedMps, gpus: &[&PlacedGpu]) -> MpsTerms {
     let limits = gpus.iter().map(|gpu| MiB::new(gpu.limit_mib));
     MpsTerms {

@@ -12,13 +12,13 @@ use super::arbiter::{self, LaunchOptions, Starting};
 use super::wait::PlacedJob;
 use crate::machine::{ConnectError, Machine};
 
-/// How often an arbiter that was lost is tried.
+/// Interval between the tries to reach a lost arbiter.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long whoever manages the arbiter has to start the next one, before a job does.
+/// Time that the arbiter's manager has to start the next one, before a job does.
 const OTHERS_FIRST: Duration = Duration::from_secs(1);
-/// How long an arbiter may take to answer `resume`.
+/// Time limit of an arbiter's answer to `resume`.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long it may take to say how things are. It takes a millisecond.
+/// Time limit of its answer to a question about the state. It takes a millisecond.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// After a start that failed, the pause before the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ impl<'a> JobConnection<'a> {
         }
     }
 
-    /// What to poll for reading, if there is anything.
+    /// File descriptor to poll for reading, if there is one.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Connected(client) | State::Asked(client, _) => Some(client.as_fd()),
@@ -83,8 +83,8 @@ impl<'a> JobConnection<'a> {
         }
     }
 
-    /// What the arbiter has to say of the job and its cards, for somebody who waits; nothing if
-    /// it does not answer at once.
+    /// Job number and snapshot from the arbiter, for a user who waits; `None` if it does not answer
+    /// at once.
     pub(super) fn snapshot(&mut self) -> Option<(u64, Snapshot)> {
         let State::Connected(client) = &mut self.state else {
             return None;

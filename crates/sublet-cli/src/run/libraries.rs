@@ -1,6 +1,6 @@
-//! Our libraries as commands find them: inside the executable or beside it, copied to this
-//! user's runtime folder or cache. How they are copied is in `sublet_arbiter::libraries`; here
-//! are the places, and what a person can do where that fails.
+//! Our libraries as commands find them: inside the executable or beside it, copied to this user's
+//! runtime folder or cache. `sublet_arbiter::libraries` copies them; this module has the places,
+//! and advice for a failed copy.
 
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,8 @@ use super::supervise::Ending;
 use crate::jobs::{duration, mib, size};
 use crate::paste;
 
-/// What decides which cards a command may be on, and stands before it where it was set.
+/// Variables that decide which cards a command may use. The hint repeats them before the command if
+/// they were set.
 const VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
 /// Says the line, where there is one. Asks the arbiter for it.
@@ -38,7 +39,7 @@ fn may_explain(ending: Ending) -> bool {
     code != 0 && !SENT.contains(&(code - 128))
 }
 
-/// What the job was refused last.
+/// The last refusal of the job.
 struct LastRefusal<'a> {
     row: &'a RefusalRow,
     /// The card; nothing for memory of the machine.

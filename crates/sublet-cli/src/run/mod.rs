@@ -95,7 +95,7 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
     Ok(ending)
 }
 
-/// Why a job did not run.
+/// Reason why a job did not run.
 enum Failure {
     /// Its command cannot be started, for which shells have exit codes.
     Program(ProgramError),

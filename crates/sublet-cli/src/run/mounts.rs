@@ -26,17 +26,17 @@ use super::libraries::Interposer;
 /// One file over another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bind {
-    /// What is to be seen.
+    /// File that is shown at the target.
     pub(super) source: PathBuf,
     /// Where.
     pub(super) target: PathBuf,
 }
 
-/// What is mounted for a job, in this order.
+/// Mounts of a job, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct MountPlan {
     pub(super) binds: Vec<Bind>,
-    /// Where the real driver stays reachable: CUDA and NVML, or nothing where a fake one is
+    /// Paths under which the real driver stays reachable: CUDA and NVML; `None` if a fake one is
     /// used.
     pub(super) real: Option<(PathBuf, PathBuf)>,
 }
@@ -80,7 +80,7 @@ pub(super) fn plan(
     MountPlan { binds, real: kept }
 }
 
-/// May this process mount? What it mounts is believed for being root's.
+/// Checks whether this process may mount. Its mounts are believed because they are root's.
 pub(super) fn is_allowed() -> bool {
     let may_mount = || {
         let own = capabilities(None);
@@ -89,13 +89,13 @@ pub(super) fn is_allowed() -> bool {
     rustix::process::geteuid().is_root() && may_mount()
 }
 
-/// Where the programs of a job look for their settings.
+/// File in which the programs of a job look for their settings.
 pub(super) fn settings_file() -> &'static Path {
     Path::new(OsStr::from_bytes(PLACES[1].to_bytes()))
 }
 
-/// This process in a mount name space of its own. What it starts inherits that; dropping
-/// this takes the process itself back, so that an arbiter it may start later sees the real
+/// This process in a mount namespace of its own. Its children inherit the namespace. Dropping this
+/// value takes the process itself back, so that an arbiter that it may start later sees the real
 /// driver.
 pub(super) struct Mounted {
     outside: File,
@@ -103,10 +103,11 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Enters a new name space and mounts; `settings` are what is to be in that file there.
+    /// Enters a new namespace and mounts; `settings` are the settings file's path and its content
+    /// there.
     ///
     /// # Errors
-    /// What the kernel refused; the process is then where it was.
+    /// An error of the kernel; the process is then back in its old namespace.
     pub(super) fn apply(plan: &MountPlan, settings: (&Path, &[u8])) -> io::Result<Mounted> {
         if let Some((cuda, nvml)) = &plan.real {
             // A file can only be mounted over a file.

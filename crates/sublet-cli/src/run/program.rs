@@ -1,5 +1,5 @@
-//! Which file CMD is. Looked up before a job is queued, so that nobody waits an hour for a
-//! misspelt name; starting it is the last word all the same.
+//! Finds the file of CMD. Looks it up before a job is queued, so that nobody waits an hour for a
+//! misspelt name. Only the start itself is final.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use crate::paste;
 
-/// What shells return for a command that does not exist.
+/// Exit code of shells for a command that does not exist.
 pub(super) const NOT_FOUND: u8 = 127;
-/// What shells return for a file that cannot be executed.
+/// Exit code of shells for a file that cannot be executed.
 pub(super) const NOT_EXECUTABLE: u8 = 126;
 
-/// Where programs are looked for when `PATH` is not set, as the C library has it.
+/// Search path for programs when `PATH` is not set, as the C library has it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why a command cannot be started.
+/// Reason why a command cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProgramError {
     /// Nowhere in `PATH`.
@@ -63,7 +63,7 @@ impl ProgramError {
         hint.to_owned()
     }
 
-    /// What a failed start means, for a file that was found.
+    /// Meaning of a failed start, for a file that was found.
     pub(super) fn of(file: &Path, error: &io::Error) -> ProgramError {
         let file = file.to_owned();
         match error.kind() {

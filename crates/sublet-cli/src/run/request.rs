@@ -1,4 +1,4 @@
-//! What `sublet run` asks of the arbiter, made of its arguments. Pure, but for `complete`.
+//! Request of `sublet run` to the arbiter, made from its arguments. Pure, but for `complete`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -63,7 +63,7 @@ pub(super) fn cards(text: &str) -> Result<Cards, String> {
     Ok(Cards(names))
 }
 
-/// How a card's UUID begins.
+/// Start of a card's UUID.
 const UUID_START: &str = "GPU-";
 
 /// An amount of memory that is not of a card.

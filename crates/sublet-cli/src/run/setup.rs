@@ -1,5 +1,5 @@
-//! What a job needs on a machine: our libraries, the driver behind them, and what is mounted. Found
-//! before the job is queued, so that nobody waits for a place and then fails.
+//! Needs of a job on a machine: our libraries, the driver behind them, and the mounts. They are
+//! found before the job is queued, so that nobody waits for a place and then fails.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -25,9 +25,9 @@ pub(super) struct Setup {
     pub(super) driver: (PathBuf, PathBuf),
     /// The fake machine's folder.
     pub(super) fake: Option<PathBuf>,
-    /// What is mounted for the command.
+    /// Mounts for the command.
     pub(super) mounts: MountPlan,
-    /// What an arbiter is started with.
+    /// Options for the start of an arbiter.
     pub(super) launch: LaunchOptions,
 }
 

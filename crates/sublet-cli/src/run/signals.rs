@@ -14,12 +14,12 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
-/// What is passed on. Those that stop a process are left to the kernel: they stop both.
+/// Signals that are passed on. Signals that stop a process are left to the kernel: they stop both.
 const PASSED_ON: [i32; 9] = [
     SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGALRM, SIGWINCH, SIGCONT,
 ];
 
-/// Who sent a signal.
+/// Sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     /// The kernel: the terminal, a timer, a dead child.
@@ -33,7 +33,7 @@ pub(super) enum Sender {
 pub(super) struct Arrived {
     /// Its number.
     pub(super) signal: i32,
-    /// Who sent it.
+    /// Sender of the signal.
     pub(super) sender: Sender,
 }
 
@@ -99,7 +99,7 @@ impl Signals {
         self.ignored & bit(signal) != 0
     }
 
-    /// What has arrived; never waits.
+    /// Returns the signals that have arrived; never waits.
     pub(super) fn take(&mut self) -> Vec<Arrived> {
         self.arriving.pending().map(Arrived::from).collect()
     }

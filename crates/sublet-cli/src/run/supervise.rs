@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGTSTP, SIGTTIN, SIGTTOU};
 use super::job_connection::JobConnection;
 use super::signals::{Arrived, Signals, send};
 
-/// How CMD ended.
+/// End of CMD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     /// By itself.
@@ -25,7 +25,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// What a signal makes of a command that was never started.
+    /// Makes the ending that a signal causes for a command that was never started.
     pub(super) fn before_start(arrived: Arrived) -> Ending {
         if arrived.is_interrupt_key() {
             Ending::Interrupted
@@ -44,7 +44,7 @@ impl Ending {
     }
 }
 
-/// What one `wait` says about CMD.
+/// Result of one `wait` for CMD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Ended(Ending),
@@ -149,8 +149,7 @@ fn wait(signals: &Signals, connection: &JobConnection<'_>) {
     let _interrupted = poll(&mut fds, limit.as_ref());
 }
 
-/// How the terminal was before CMD. A program that a signal ended had no time to undo what it
-/// set.
+/// The terminal's settings before CMD. A program that a signal ended had no time to restore them.
 struct Terminal(Termios);
 
 impl Terminal {

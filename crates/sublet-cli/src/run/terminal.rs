@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::termios::tcgetpgrp;
 
-/// Where the user sits.
+/// The user's terminal.
 pub(super) struct Terminal {
     fd: Option<BorrowedFd<'static>>,
     /// It keeps an order among jobs, of which one is in the foreground.
@@ -18,7 +18,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Where keys come from, or else where the waiting is told.
+    /// The terminal of standard input, or else that of standard error, where messages about the
+    /// wait go.
     pub(super) fn of_this_process(ignores_hang_up: bool) -> Terminal {
         let places = [rustix::stdio::stdin(), rustix::stdio::stderr()];
         let fd = places.into_iter().find(BorrowedFd::is_terminal);
@@ -29,7 +30,7 @@ impl Terminal {
         Terminal { fd, controls }
     }
 
-    /// What to poll for its end, while the job is in the foreground.
+    /// File descriptor to poll for the terminal's end, while the job is in the foreground.
     pub(super) fn fd(&self) -> Option<PollFd<'static>> {
         let fd = self.fd?;
         let is_ours = tcgetpgrp(fd).is_ok_and(|group| group == rustix::process::getpgrp());

@@ -1,6 +1,6 @@
-//! Which cards a job may be on: those of `--device`, or else those that `CUDA_VISIBLE_DEVICES`
-//! leaves. What the variable means the driver itself is asked, in a process of its own, because
-//! only it knows which card is CUDA's first.
+//! Cards that a job may use: the cards of `--device`, or else the cards that `CUDA_VISIBLE_DEVICES`
+//! leaves. The driver itself interprets the variable, in a process of its own, because only the
+//! driver knows which card is CUDA's first.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The command that asks the driver.
 const ASK: &str = "visible-cards";
 
-/// What the driver is asked with.
+/// Parameters of the question to the driver.
 pub(super) struct DriverQuestion<'a> {
     /// The driver's library.
     pub(super) driver: &'a Path,
@@ -35,7 +35,7 @@ pub(super) struct DriverQuestion<'a> {
 pub(super) struct Chosen {
     /// Their UUIDs, in CUDA's order; nothing where the variable is not set.
     pub(super) cards: Option<Vec<String>>,
-    /// What people should know of it.
+    /// Note for people about the choice.
     pub(super) note: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn by_variable(question: &DriverQuestion) -> anyhow::Result<Chosen> {
     Ok(chosen(&value, cards, question.gpus)?)
 }
 
-/// What the driver's answer means.
+/// Meaning of the driver's answer.
 fn chosen(value: &OsStr, cards: Vec<String>, gpus: u32) -> Result<Chosen, Advised> {
     let shown = shown(value);
     let text = value.to_string_lossy();

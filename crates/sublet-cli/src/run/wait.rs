@@ -14,7 +14,7 @@ use super::terminal::Terminal;
 use crate::answer::Advised;
 use crate::machine::Machine;
 
-/// How often a queue that was lost is joined again without any of them placing the job.
+/// Number of times that a lost queue is joined again without placing the job.
 const JOINS_MAX: u32 = 5;
 
 /// A job with its place, and the connection that keeps it.
@@ -24,7 +24,7 @@ pub(super) struct PlacedJob {
     pub(super) submit: Submit,
 }
 
-/// How a wait ended.
+/// End of a wait.
 pub(super) enum Waited {
     /// The job has its cards.
     Placed(Box<PlacedJob>),
@@ -82,7 +82,7 @@ pub(super) fn for_place(
     }
 }
 
-/// What the arbiter's replies led to.
+/// Result of the arbiter's replies.
 enum Reached {
     Placed(Placed),
     Refused(RefusedJob),
@@ -141,7 +141,7 @@ fn replies(
     }
 }
 
-/// What was said already, so that nothing is said twice.
+/// The last message, so that nothing is said twice.
 #[derive(Debug, Default)]
 struct Told {
     last: Option<(u32, String)>,
@@ -196,7 +196,7 @@ fn too_small(placed: &Placed) -> Vec<String> {
     small.map(line).collect()
 }
 
-/// Why the arbiter gives no place.
+/// Refusal of a place by the arbiter.
 struct RefusedJob {
     reason: String,
     is_final: bool,

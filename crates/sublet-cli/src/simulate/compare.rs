@@ -8,7 +8,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure; one alone has no deviation.
+    /// Spread of at least one figure; one figure alone has no deviation.
     pub(super) fn of(figures: &[f64]) -> Spread {
         let n = figures.len().max(1) as f64;
         let mean = figures.iter().sum::<f64>() / n;

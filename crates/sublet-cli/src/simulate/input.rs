@@ -41,7 +41,7 @@ enum Cause {
     NoPods,
 }
 
-/// What a simulation is made of.
+/// Input of a simulation.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) nodes: NodeList,

@@ -34,7 +34,7 @@ use snapshot::BadObjects;
 use timed::Load;
 use what_if::Add;
 
-/// How the answer is written.
+/// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Output {
     /// For people.
@@ -47,7 +47,7 @@ pub enum Output {
     Csv,
 }
 
-/// How pods come and go.
+/// Protocol by which pods come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Protocol {
     /// Drawn at random, until they ask for a share of the cluster; none leaves.
@@ -177,16 +177,16 @@ pub struct Args {
     /// The pods that arrivals are drawn from; with --snapshot, unless given, the pods in it
     #[arg(long, value_name = "FILE", required_unless_present = "snapshot")]
     pods: Option<PathBuf>,
-    /// What if the cluster had more nodes? Adds copies of one node, called NODE-copy-1 and so
-    /// on. Can be given several times
+    /// Add copies of one node, called NODE-copy-1 and so on, to see the effect of a larger cluster.
+    /// Can be given several times
     #[arg(long, value_name = "10xNODE")]
     add: Vec<Add>,
-    /// What if pods were moved? Lists at most this many moves that free whole GPUs or make room
-    /// for larger pods, and what each wins. Nothing is moved. With --snapshot the cluster is
-    /// taken as it runs, unless --arrive is given too
+    /// List at most this many moves of pods that free whole GPUs or make room for larger pods, and
+    /// the gain of each move. Nothing is moved. With --snapshot the cluster is taken as it runs,
+    /// unless --arrive is given too
     #[arg(long, value_name = "MOVES", conflicts_with_all = ["placements", "plot"])]
     defrag: Option<usize>,
-    /// What one aliyun.com/gpu-mem is, in a snapshot
+    /// Unit of aliyun.com/gpu-mem in a snapshot
     #[arg(
         long,
         value_enum,
@@ -203,32 +203,32 @@ pub struct Args {
         help = Policy::help("How to place; can be given several times")
     )]
     policy: Vec<Policy>,
-    /// How pods come and go
+    /// Protocol by which pods come and go
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
     /// Scale the times of arrival until pods ask for this share of the cluster's GPU time between
     /// the first arrival and the last, such as 0.9; goes with --protocol timed and queue
     #[arg(long, value_name = "SHARE")]
     load: Option<Load>,
-    /// With --protocol queue, who starts next; can be given several times [default: all]
+    /// With --protocol queue, discipline of the queue; can be given several times [default: all]
     #[arg(long, value_name = "DISCIPLINE", value_parser = queue::discipline())]
     discipline: Vec<&'static dyn Discipline>,
-    /// With --protocol queue, the quotas of tenants. Without it each tenant has that part of the
-    /// cluster which it has of all GPU time that the jobs ask
+    /// With --protocol queue, quotas of the tenants. Without it, each tenant's share of the cluster
+    /// is its share of all GPU time that the jobs ask
     #[arg(long, value_name = "FILE")]
     quotas: Option<PathBuf>,
-    /// With --protocol queue, decide at most once in so many seconds of the trace; at each arrival
-    /// and each end for 0 [default: 300]
+    /// With --protocol queue, least time between two decisions, in seconds of the trace; 0 decides
+    /// at each arrival and each end [default: 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     interval: Option<u64>,
     /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
     #[arg(long, value_name = "SEEDS")]
     seed: Option<Seeds>,
-    /// How much arrives, in percent of the cluster's GPUs; running pods of a snapshot count
-    /// [default: 130]
+    /// Amount of requests that arrive, in percent of the cluster's GPUs; running pods of a snapshot
+    /// count [default: 130]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=1000))]
     arrive: Option<u32>,
-    /// Who places pods without GPU: the policy, as when they name Sublet's scheduler, or the
+    /// Scheduler of pods without GPU: the policy, as when they name Sublet's scheduler, or the
     /// stock scheduler, which spreads them
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     cpu_only_pods: CpuOnlyPodsArg,
@@ -238,13 +238,13 @@ pub struct Args {
     /// Draw the curves of all policies
     #[arg(long, value_name = "FILE.svg|.html")]
     plot: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
     /// Leave out times and memory: the same input then gives the same bytes
     #[arg(long)]
     no_timing: bool,
-    /// What to do with lines that cannot be used
+    /// Treatment of lines that cannot be used
     #[arg(long, value_enum, default_value_t)]
     bad_lines: BadLinesArg,
     /// Runs at once [default: one per core]

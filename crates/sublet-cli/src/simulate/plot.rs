@@ -7,7 +7,7 @@ use std::path::Path;
 use super::compare::Spread;
 use super::runs::Run;
 
-/// What is written.
+/// Kind of the written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Svg,
@@ -43,20 +43,20 @@ const PLOT_HEIGHT: f64 = 396.0;
 
 /// Curves over one axis.
 pub(super) struct Chart {
-    /// Of the page.
+    /// Title of the page.
     pub(super) title: &'static str,
     /// Each with its name; a point is how far across, and how far up in percent.
     pub(super) curves: Vec<(String, Vec<(f64, f64)>)>,
-    /// Where the axis begins; points before are left out.
+    /// Start of the axis; points before it are left out.
     pub(super) from: f64,
-    /// What is across, and in which unit its figures are written.
+    /// Label of the horizontal axis, and the unit of its figures.
     pub(super) across: String,
     pub(super) across_unit: &'static str,
-    /// What is up.
+    /// Label of the vertical axis.
     pub(super) up: &'static str,
 }
 
-/// What was left unallocated while pods arrived: means over seeds.
+/// Capacity left unallocated while pods arrived: means over seeds.
 pub(super) fn chart(runs: &[Run]) -> Chart {
     let mut figures: Vec<(String, BTreeMap<u32, Vec<f64>>)> = Vec::new();
     for run in runs {
@@ -104,7 +104,7 @@ fn step(span: f64) -> f64 {
         .unwrap_or(least)
 }
 
-/// Where things stand on the page.
+/// Positions on the page.
 struct Scale {
     from: f64,
     to: f64,
@@ -134,7 +134,7 @@ impl Chart {
         }
     }
 
-    /// Where the axis ends.
+    /// End of the axis.
     fn to(&self) -> f64 {
         let last = |(_, points): &(String, Vec<(f64, f64)>)| points.last().map_or(0.0, |p| p.0);
         self.curves.iter().map(last).fold(0.0, f64::max)

@@ -1,4 +1,4 @@
-//! What came of the runs, as a table, as JSON, as CSV, and as a list of placements.
+//! Results of the runs, as a table, as JSON, as CSV, and as a list of placements.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ fn steps(runs: &[&Run]) -> Vec<u32> {
     known.iter().copied().filter(shown).collect()
 }
 
-/// What the runs are made of.
+/// Describes the input of the runs.
 pub(super) fn cluster(input: &Input) -> String {
     let cards = input
         .nodes
@@ -168,7 +168,7 @@ fn summary(group: &[&Run], timing: bool) -> String {
     text
 }
 
-/// Why pods were dropped, most frequent first; nothing where none was.
+/// Reasons why pods were dropped, most frequent first; empty if none was dropped.
 fn reasons(group: &[&Run]) -> String {
     let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
     for (label, count) in group.iter().flat_map(|run| &run.outcome.reasons) {

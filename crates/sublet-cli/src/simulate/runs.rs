@@ -42,7 +42,7 @@ pub(super) enum BadRequest {
     Policies(usize),
 }
 
-/// How much arrives, in percent of the cluster, as in the experiments of FGD's paper.
+/// Amount of requests that arrive, in percent of the cluster, as in the experiments of FGD's paper.
 const ARRIVE: u32 = 130;
 
 /// One run to do.

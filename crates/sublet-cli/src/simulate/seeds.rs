@@ -16,7 +16,7 @@ impl Default for Seeds {
     }
 }
 
-/// Why a text names no seeds.
+/// Reason why a text names no seeds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SeedsError {
     #[error("`{0}` is no seed: give numbers and ranges, such as 42-51 or 1,2,5")]

@@ -1,8 +1,8 @@
 //! A running cluster as the start of a simulation: `--snapshot FILE`.
 //!
-//! Reads what `sublet plan` reads, with its reader and its rules. Nodes and running pods are
-//! entered as the scheduler would enter them. Which nodes are closed to a pod by its affinity is
-//! worked out here, once for all pods with the same rules.
+//! Reads the same files as `sublet plan`, with its reader and its rules. Nodes and running pods are
+//! entered as the scheduler would enter them. This module works out which nodes a pod's affinity
+//! closes, once for all pods with the same rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ fn copied(node: &Located<Node>, name: &str) -> Located<Node> {
     copy
 }
 
-/// What the engine is to know of a node that was entered.
+/// Facts that the engine needs of a node that was entered.
 fn facts(cluster: &Cluster, idx: NodeIdx) -> NodeFacts {
     let book = cluster.engine.ledger().book(idx);
     let plain = || NodeFacts::plain(book.name().clone(), Arc::default());
@@ -260,7 +260,7 @@ impl Reader {
     }
 }
 
-/// Why a pod goes with its node and with no other.
+/// Reason why a pod goes with its node and with no other.
 fn belongs_to_node(pod: &Pod) -> Option<&'static str> {
     let owners = &pod.metadata.owner_references;
     let owned_by = |kind: &str| owners.iter().any(|owner| owner.kind == kind);
@@ -273,7 +273,7 @@ fn belongs_to_node(pod: &Pod) -> Option<&'static str> {
     }
 }
 
-/// Why a running pod cannot be moved.
+/// Reason why a running pod cannot be moved.
 fn stays(pod: &Pod, gpu_is_known: bool) -> Option<&'static str> {
     let meta = &pod.metadata;
     let marked = meta.annotations.get(keys::SAFE_TO_EVICT);

@@ -1,4 +1,4 @@
-//! What people read: small clusters, wrong files, and the forms of the answer.
+//! Tests of the printed texts: small clusters, wrong files, and the forms of the answer.
 
 mod queue;
 mod timed;

@@ -18,11 +18,11 @@ use super::runs::{self, Planned, Progress};
 use super::{Args, Output};
 use crate::answer::{Answer, NOT_DONE};
 
-/// How much of the cluster's GPU time is asked, in millionths.
+/// Requested part of the cluster's GPU time, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load(pub(super) u64);
 
-/// Why a text is no load.
+/// Reason why a text is no load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no load: give a number above 0 and up to 1000, such as 0.9")]
 pub(super) struct LoadError(String);

@@ -16,7 +16,7 @@ pub(super) struct Add {
     node: String,
 }
 
-/// Why nodes cannot be added.
+/// Reason why nodes cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AddError {
     #[error("`{0}` is not a number of copies and a node, such as 10xNODE (at most {MOST})")]

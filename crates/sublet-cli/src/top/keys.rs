@@ -3,7 +3,7 @@
 //! We read them ourselves, because the library that we had used all of a core once the terminal
 //! was gone.
 
-/// What a key means.
+/// Meaning of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
     End,
@@ -22,7 +22,7 @@ pub(super) struct Keys {
     pending: Vec<u8>,
 }
 
-/// How a row of bytes begins.
+/// Start of a row of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum First {
     /// A key of so many bytes, and what it means here; most mean nothing.
@@ -32,7 +32,7 @@ enum First {
 }
 
 impl Keys {
-    /// What the keys of these bytes mean, in order.
+    /// Meanings of the keys in these bytes, in order.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<Wish> {
         self.pending.extend_from_slice(bytes);
         let mut wishes = Vec::new();

@@ -21,14 +21,14 @@ use crate::machine::Machine;
 
 /// Between two snapshots.
 const EVERY_MS: u64 = 500;
-/// How long nothing may happen before the screen is drawn again.
+/// Longest time without a redraw of the screen.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the rest of a key may take to arrive.
+/// Time limit for the rest of a key to arrive.
 const KEY_MAX: Duration = Duration::from_millis(50);
 /// Between two attempts to find a lost arbiter.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Why the view ended.
+/// Reason why the view ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The user has seen enough.
@@ -74,7 +74,7 @@ pub(super) fn show(machine: &Machine) -> anyhow::Result<()> {
     }
 }
 
-/// What is shown, and everything that can change it.
+/// The shown state, and everything that can change it.
 struct View<'a> {
     machine: &'a Machine,
     feed: Feed,
@@ -85,7 +85,7 @@ struct View<'a> {
     seen: Seen,
 }
 
-/// What the keyboard has to say.
+/// Result of a read from the keyboard.
 enum Typed {
     Nothing,
     Something,
@@ -189,7 +189,7 @@ fn scrolled(seen: &Seen, by: isize) -> usize {
     seen.scrolled.min(last).saturating_add_signed(by).min(last)
 }
 
-/// Where snapshots come from.
+/// Source of snapshots.
 enum Feed {
     Connected(Client),
     Lost { retry: Instant },

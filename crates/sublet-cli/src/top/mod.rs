@@ -50,7 +50,7 @@ pub struct Args {
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
     #[arg(long, value_name = "FILE", requires = "node")]
     kubeconfig: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

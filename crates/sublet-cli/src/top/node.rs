@@ -12,7 +12,7 @@ use crate::align::table;
 use crate::answer::{Advised, Answer, DONE, Format, api_error, connected, document};
 use crate::jobs;
 
-/// What is known of a node.
+/// Facts about a node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeTop<'a> {
@@ -23,7 +23,7 @@ struct NodeTop<'a> {
     history: Option<Vec<JobHistory>>,
 }
 
-/// What a container used over the last hour.
+/// Usage of a container over the last hour.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct JobHistory {
@@ -182,7 +182,7 @@ fn print(top: &NodeTop<'_>, format: Format) -> anyhow::Result<String> {
     }
 }
 
-/// What each container used of each of its cards: a line.
+/// Usage of each container on each of its cards: a line.
 fn hour(history: &[JobHistory]) -> String {
     let mut rows = Vec::new();
     for job in history {

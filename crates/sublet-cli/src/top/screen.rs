@@ -1,5 +1,5 @@
-//! What `sublet top` draws: cards with bars, jobs below, one line of help. A function from
-//! what is to be seen to a frame; it asks nobody.
+//! Screen of `sublet top`: cards with bars, jobs below, one line of help. A function from the
+//! visible state to a frame; it asks nobody.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -17,13 +17,13 @@ const BAR: usize = 24;
 /// The same where it has two.
 const SHORT_BAR: usize = 12;
 
-/// What is to be seen.
+/// The state to show.
 pub(super) struct Seen {
-    /// What machine this is.
+    /// Name of the machine.
     pub(super) title: String,
     /// The last word of the arbiter.
     pub(super) snapshot: Snapshot,
-    /// Why it is not the newest.
+    /// Reason why the snapshot is not the newest.
     pub(super) trouble: Option<String>,
     /// May colours be used?
     pub(super) colours: bool,
@@ -148,8 +148,8 @@ fn memory_bar(seen: &Seen, gpu: &GpuRow, length: usize) -> Line<'static> {
     bar(seen, length, (used, colour), granted)
 }
 
-/// What jobs used within the last second, and what is promised to them. A card that is always
-/// at work is no cause for alarm.
+/// Bar of the compute time that jobs used within the last second, and of the time promised to them.
+/// A card that is always at work is no cause for alarm.
 fn compute_bar(seen: &Seen, gpu: &GpuRow) -> Line<'static> {
     let of_bar = |percent: f64| width((percent * 10.0) as u64, 1000, SHORT_BAR);
     let used = of_bar(gpu.compute_used_percent.unwrap_or_default());
@@ -157,7 +157,7 @@ fn compute_bar(seen: &Seen, gpu: &GpuRow) -> Line<'static> {
     bar(seen, SHORT_BAR, (used, Color::Green), promised)
 }
 
-/// What is in use as a full bar, what is granted and not in use as a light one.
+/// Draws the part in use as a full bar, and the part that is granted and not in use as a light one.
 fn bar(seen: &Seen, length: usize, used: (usize, Color), granted: usize) -> Line<'static> {
     let (used, colour) = used;
     let granted = granted.max(used) - used;
@@ -216,8 +216,8 @@ const WIDEST: usize = 32;
 /// Blanks between two columns.
 const GAP: u16 = 2;
 
-/// Which columns of `rows` are shown in so much room, and how wide each must be. The last one has
-/// what room is left.
+/// Chooses the columns of `rows` to show in so much room, and their widths. The last one has the
+/// room that is left.
 fn columns(names: &[&str], rows: &[Vec<String>], room: usize) -> Vec<(usize, usize)> {
     let width = |at: usize| {
         let cells = rows.iter().map(|cells| cells[at].chars().count());

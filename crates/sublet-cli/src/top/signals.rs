@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// How long the view may take to end by itself. It draws within milliseconds.
+/// Time limit for the view to end by itself. It draws within milliseconds.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The signals of this process from now on.

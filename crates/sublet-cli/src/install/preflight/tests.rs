@@ -234,8 +234,9 @@ fn what_is_wrong_is_named_with_its_severity() {
     }
 }
 
-/// An upgrade of the control plane has the scheduler one version behind for a while. What is no version
-/// is not judged, and neither is a node without GPUs of ours, nor one whose kubelet has said nothing.
+/// An upgrade of the control plane leaves the scheduler one version behind for a while. The check
+/// skips a version that cannot be read, a node without GPUs of ours, and a node whose kubelet has
+/// reported nothing.
 #[test]
 fn what_kubernetes_allows_and_what_says_nothing_is_in_nobodys_way() {
     let mut facts = facts();

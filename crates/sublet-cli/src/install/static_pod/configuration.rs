@@ -8,12 +8,12 @@ use sublet_api::dialect;
 use super::{Flags, Refusal, list, read};
 use crate::install::manifests;
 
-/// Where the extender listens on a loopback, as shipped.
+/// Loopback port where the extender listens, as shipped.
 pub(crate) const EXTENDER_PORT: u16 = 39_999;
 
 const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
-/// What the path of our extender ends with, whatever its port.
+/// End of our extender's path, whatever its port.
 const OURS: &str = "/sublet";
 
 /// The operator's own configuration, or one that says what these flags say, with our extender in it.

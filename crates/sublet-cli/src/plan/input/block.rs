@@ -1,10 +1,10 @@
 //! The YAML that kubectl prints, rewritten as JSON.
 //!
-//! Reading YAML costs a fifth of a millisecond for each pod of a cluster, many times as much as
-//! all else that a plan does with it. What kubectl prints is a small part of YAML: maps and lists
-//! in lines, and scalars that end with their line. That part is rewritten here. Anything else is
-//! left to a parser that knows all of YAML. Nothing is guessed: a text is rewritten to what that
-//! parser would say, or not at all (tests compare them).
+//! Reading YAML costs a fifth of a millisecond for each pod of a cluster, many times as much as all
+//! other work of a plan with it. Output of kubectl is a small part of YAML: maps and lists in
+//! lines, and scalars that end with their line. That part is rewritten here. Anything else is left
+//! to a parser that knows all of YAML. Nothing is guessed: the rewritten text means the same as
+//! that parser reads, or the text is not rewritten (tests compare them).
 
 use std::fmt::Write as _;
 
@@ -69,7 +69,7 @@ impl<'t> Block<'t> {
         self.line().filter(|line| line.indent >= indent)
     }
 
-    /// What begins here: all lines of it are indented so far.
+    /// Rewrites the value that begins here. All lines of it are indented so far.
     fn node(&mut self, indent: usize) -> Option<()> {
         let line = self.line()?;
         if is_item(line.content) {
@@ -153,7 +153,7 @@ impl<'t> Block<'t> {
         self.next_within(indent + 1).is_none().then_some(())
     }
 
-    /// What stands below a key or a dash; null where nothing does.
+    /// Rewrites the value below a key or a dash; null if there is none.
     fn value_below(&mut self, indent: usize) -> Option<()> {
         match self.next_within(indent) {
             Some(line) => self.node(line.indent),
@@ -304,7 +304,7 @@ enum Plain {
     Text,
 }
 
-/// What a plain scalar is; nothing where readers of YAML differ.
+/// Type of a plain scalar; `None` where readers of YAML differ.
 fn kind_of(text: &str) -> Option<Plain> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if !digits.starts_with(|c: char| c.is_ascii_digit() || "+.~".contains(c)) {

@@ -21,7 +21,7 @@ use super::block::json_of;
 use super::field::field_at;
 use super::items::{Item, items};
 
-/// What a document or one of its items is.
+/// Kind and content of a document or of one of its items.
 pub(super) enum Object {
     Node(Box<Node>),
     Pod(Box<Pod>),
@@ -29,13 +29,13 @@ pub(super) enum Object {
     Limits(Box<ResourceQuota>),
     /// Makes pods, and is no job.
     Workload(Box<Value>),
-    /// Of a kind that only the queue reads.
+    /// An object of a kind that only the queue reads.
     Queued(Box<Value>),
-    /// Of no use for any command.
+    /// An object of no use for any command.
     Other,
 }
 
-/// What is wrong with a document or one of its items.
+/// Fault in a document or in one of its items.
 #[derive(Debug)]
 pub(super) struct Wrong {
     /// The line, from the document's first, counted from 1.
@@ -47,7 +47,7 @@ pub(super) struct Wrong {
 /// An object's kind, and the object.
 pub(super) type Read = (String, Result<Object, Wrong>);
 
-/// What a document holds: one object, or a list's.
+/// Content of a document: one object, or the objects of a list.
 pub(super) enum Document {
     Single(Read),
     List(Vec<Read>),

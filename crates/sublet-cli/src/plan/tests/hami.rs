@@ -1,5 +1,5 @@
 //! Rows H of HAMi's own tests that are about placement, by their numbers: its pods on paper, and
-//! what becomes of them. Where HAMi decides otherwise, the row says so.
+//! their outcomes. If HAMi decides otherwise, the row says so.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn node(cards: &str, more: &str) -> String {
 }
 
 /// A pod with a container for each part between `+`: `gpumem: 3000, gpucores: 30` stands for the
-/// resources of that name of `nvidia.com`. What stands before `|` are annotations.
+/// resources of that name of `nvidia.com`. Text before `|` is annotations.
 fn pod(name: &str, asks: &str) -> String {
     let (annotations, asks) = asks.split_once('|').unwrap_or(("", asks));
     let container = |(at, ask): (usize, &str)| {
@@ -37,7 +37,7 @@ fn pod(name: &str, asks: &str) -> String {
     )
 }
 
-/// What becomes of each of these pods, one after the other: its cards, or why it has none.
+/// Outcome of each of these pods, one after the other: its cards, or the reason why it has none.
 fn becomes(node: &str, pods: &[&str]) -> Vec<String> {
     let mut text = node.to_owned();
     for (at, asks) in pods.iter().enumerate() {

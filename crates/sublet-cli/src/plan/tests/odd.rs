@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is said of odd objects; all else is planned.
+/// Messages about odd objects; everything else is planned.
 fn odd(text: &str) -> Vec<String> {
     let answer = table(text);
     let notes = untiny(&answer).into_iter();

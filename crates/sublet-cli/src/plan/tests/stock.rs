@@ -1,4 +1,5 @@
-//! What the stock scheduler refuses, no plan promises; and what nobody looks at is conditional.
+//! No plan promises a place that the stock scheduler refuses; rules that nobody checks make a plan
+//! conditional.
 
 use super::*;
 

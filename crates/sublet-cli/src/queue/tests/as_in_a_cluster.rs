@@ -21,7 +21,7 @@ fn shared_node(name: &str, used: u32) -> String {
     )
 }
 
-/// What becomes of a group.
+/// JSON entry of a group.
 fn of_group(answer: &Answer, id: &str) -> Value {
     let json: Value = serde_json::from_str(&answer.text).unwrap();
     let mut groups = json["groups"].as_array().unwrap().iter();
@@ -93,7 +93,7 @@ fn a_bad_tree_is_mended_and_told() {
     }
 }
 
-/// Who was asked to go is no member any more, and its group waits again.
+/// A pod that was asked to go is no member any more, and its group waits again.
 #[test]
 fn a_pod_that_goes_is_no_member() {
     let pod = |name: &str, more: &str| {

@@ -1,4 +1,4 @@
-//! What came of replays, as a table, as JSON and as CSV.
+//! Results of replays, as a table, as JSON and as CSV.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +39,7 @@ pub(super) fn table(args: &Args, input: &Input, runs: &[QueueRun]) -> String {
     text
 }
 
-/// What was replayed, and how.
+/// Describes the replayed input and its options.
 fn head(args: &Args, input: &Input, runs: &[QueueRun]) -> String {
     let mut text = format!("{}.", cluster(input));
     if let Some(load) = args.load {
@@ -104,7 +104,7 @@ fn totals(args: &Args, runs: &[QueueRun]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What gangs waited for, where the discipline says so, and how many of them were evicted.
+/// Reasons why gangs waited, if the discipline says so, and the number of evicted gangs.
 fn why(run: &QueueRun) -> String {
     let waited = &run.outcome.gangs_waited_for;
     let all: u64 = waited.values().sum();

@@ -1,4 +1,4 @@
-//! What came of runs in which pods come and go, as a table, as JSON and as CSV.
+//! Results of runs in which pods come and go, as a table, as JSON and as CSV.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,8 @@ use super::{Load, TimedRun};
 /// Parts of the time that are shown one by one.
 const PARTS: usize = 20;
 
-/// How long pods waited, in seconds. Each figure is that of a pod: of ten waits the ninth is
-/// what 90 % did not exceed.
+/// Waiting times of pods, in seconds. Each figure is the wait of one pod: of ten waits the ninth is
+/// the limit that 90 % did not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(in crate::simulate) struct Waits {
     pub(in crate::simulate) p50: u64,
@@ -23,7 +23,7 @@ pub(in crate::simulate) struct Waits {
 }
 
 impl Waits {
-    /// Of waits in order; nothing where nobody was placed.
+    /// Makes the figures from sorted waits; `None` if no pod was placed.
     pub(in crate::simulate) fn of(waits: &[u64]) -> Option<Waits> {
         let max = *waits.last()?;
         let at = |percent: usize| waits[(waits.len() * percent).div_ceil(100) - 1];

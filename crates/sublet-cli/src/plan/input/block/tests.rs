@@ -1,16 +1,16 @@
-//! What is rewritten says what the parser says that knows all of YAML.
+//! A rewritten text means the same as the full YAML parser reads.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// What the other parser makes of a text.
+/// Result of the full parser for a text.
 fn parsed(text: &str) -> Option<Value> {
     serde_saphyr::from_str_with_options(text, super::super::parse::parser_options()).ok()
 }
 
-/// What comes of the JSON, which must be the same; nothing where the text was left alone.
+/// Value of the JSON, which must be the same; `None` if the text was left alone.
 #[track_caller]
 fn check(text: &str) -> Option<Value> {
     let json = json_of(text)?;
