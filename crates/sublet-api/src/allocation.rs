@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sublet_model::{Allocation, CardRef, ContainerName, GpuIndex, GpuUuid, Grant, MiB, NameError};
 
-/// Why an annotation does not say what a pod got.
+/// Reason why an annotation does not give a pod's allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocationError {
     /// Not the JSON that was expected.
@@ -23,7 +23,7 @@ pub enum AllocationError {
     Name {
         /// The annotation.
         key: &'static str,
-        /// What is wrong.
+        /// The fault.
         #[source]
         cause: NameError,
     },
@@ -34,7 +34,7 @@ pub enum AllocationError {
         key: &'static str,
         /// The number as written.
         value: String,
-        /// What it should be.
+        /// The expected value.
         wanted: &'static str,
     },
     /// Readable, but not an answer to what the pod asks.

@@ -14,15 +14,15 @@ use crate::stock::pods_like;
 pub struct DisruptionBudget {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// Wanted state.
     #[serde(deserialize_with = "or_default")]
     pub spec: BudgetSpec,
-    /// What is.
+    /// Present state.
     #[serde(deserialize_with = "or_default")]
     pub status: BudgetStatus,
 }
 
-/// What is wanted of a budget.
+/// Wanted state of a budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BudgetSpec {
@@ -31,11 +31,11 @@ pub struct BudgetSpec {
     pub selector: LabelSelector,
 }
 
-/// What is of a budget.
+/// Present state of a budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetStatus {
-    /// How many pods it can do without now.
+    /// Number of pods that may be disrupted now.
     pub disruptions_allowed: i32,
     /// Pods by name that are being evicted and are counted already.
     #[serde(deserialize_with = "or_default")]

@@ -29,19 +29,19 @@ pub struct ElasticQuota {
     pub api_version: String,
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// Wanted state.
     #[serde(deserialize_with = "or_default")]
     pub spec: ElasticQuotaSpec,
-    /// What became of it.
+    /// Present state.
     #[serde(deserialize_with = "or_default")]
     pub status: ElasticQuotaStatus,
 }
 
-/// What is wanted.
+/// Wanted state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ElasticQuotaSpec {
-    /// What it has if it asks for it.
+    /// Amount that is guaranteed to it on request.
     #[serde(deserialize_with = "or_default")]
     pub min: BTreeMap<String, Quantity>,
     /// The most it may have.
@@ -49,16 +49,16 @@ pub struct ElasticQuotaSpec {
     pub max: BTreeMap<String, Quantity>,
 }
 
-/// What became of it.
+/// Present state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ElasticQuotaStatus {
-    /// What its pods have.
+    /// Amount that its pods have.
     #[serde(deserialize_with = "or_default")]
     pub used: BTreeMap<String, Quantity>,
 }
 
-/// Which pods a quota is for.
+/// Kind of pods that a quota is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaScope {
     /// A quota in a tree, and pods by label or namespace.
@@ -68,7 +68,7 @@ pub enum QuotaScope {
     Outside,
 }
 
-/// What an ElasticQuota says.
+/// Facts in an ElasticQuota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaFacts {
     /// As the tree counts it.
@@ -77,15 +77,15 @@ pub struct QuotaFacts {
     pub scope: QuotaScope,
     /// The top of a tree of its own.
     pub is_root: bool,
-    /// What its tree has is no part of what the cluster's own has.
+    /// The total of its tree is taken from the total of the cluster's own tree.
     pub takes_from_default: bool,
     /// Namespaces whose pods count for it.
     pub namespaces: Vec<String>,
-    /// What its tree has, where it says so.
+    /// Total of its tree, if the quota gives one.
     pub total: Option<Amounts>,
-    /// What its pods ask, as its controller last wrote it.
+    /// Request of its pods, as its controller last wrote it.
     pub request: Amounts,
-    /// What its pods have, as its controller last wrote it.
+    /// Usage of its pods, as its controller last wrote it.
     pub used: Amounts,
 }
 
@@ -99,7 +99,7 @@ pub enum ElasticQuotaError {
         field: String,
         /// As written.
         value: String,
-        /// What is wrong.
+        /// The fault.
         cause: QuantityError,
     },
     /// A text that is no JSON of the wanted form.
@@ -107,7 +107,7 @@ pub enum ElasticQuotaError {
     Json {
         /// Where.
         field: String,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
 }
@@ -131,7 +131,7 @@ impl ElasticQuota {
         self.api_version.starts_with(PLUGINS_GROUP)
     }
 
-    /// What it says.
+    /// Reads the quota's facts.
     ///
     /// # Errors
     /// The first field that cannot be read.
@@ -229,7 +229,7 @@ fn amounts(field: &str, list: &BTreeMap<String, Quantity>) -> Result<Amounts, El
     list.iter().map(read).collect()
 }
 
-/// What pods can have of a node, by resource.
+/// Amounts of a node that pods can have, by resource.
 ///
 /// # Errors
 /// The first amount that cannot be read.

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 pub use crate::go_json::from_str;
 use crate::object::Pod;
 
-/// What filter and prioritize are called with.
+/// Arguments of a filter or prioritize call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ExtenderArgs<'a> {
@@ -44,8 +44,8 @@ impl<'a> ExtenderArgs<'a> {
         self.node_names.clone().or_else(|| Some(whole()?.collect()))
     }
 
-    /// Those of the given nodes that passed, for a caller that gave whole nodes and reads
-    /// nothing else.
+    /// The passed ones of the given nodes, for a caller that gave whole nodes and reads nothing
+    /// else.
     #[must_use]
     pub fn whole(&self, passed: &[&str]) -> Option<WholeNodes<'a>> {
         if self.node_names.is_some() {
@@ -116,7 +116,7 @@ pub struct FilterResult<'a> {
     pub failed_nodes: FailedNodes<'a>,
     /// Nodes that never can, and why.
     pub failed_and_unresolvable_nodes: FailedNodes<'a>,
-    /// Why the question could not be answered.
+    /// Reason why the question could not be answered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
 }
@@ -142,7 +142,7 @@ pub struct HostPriority<'a> {
     pub score: u8,
 }
 
-/// What bind is called with.
+/// Arguments of a bind call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindArgs {
@@ -153,7 +153,7 @@ pub struct BindArgs {
     /// Its UID.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// Where it is to go.
+    /// Node for the pod.
     pub node: String,
 }
 
@@ -161,17 +161,17 @@ pub struct BindArgs {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindResult {
-    /// Why it could not be bound; empty if it is.
+    /// Reason why it could not be bound; empty if it is bound.
     pub error: String,
 }
 
-/// What preempt is called with.
+/// Arguments of a preempt call.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PreemptArgs {
     /// The pod that needs room.
     pub pod: Pod,
-    /// Who would have to go, by node.
+    /// Victims by node.
     #[serde(default)]
     pub node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
     /// The same with whole pods (`nodeCacheCapable: false`).
@@ -180,7 +180,7 @@ pub struct PreemptArgs {
 }
 
 impl PreemptArgs {
-    /// Who would have to go, by node, however it was given.
+    /// Victims by node, in whichever form they were given.
     #[must_use]
     pub fn victims(self) -> BTreeMap<String, MetaVictims> {
         let whole = |victims: WholeVictims| {
@@ -200,14 +200,14 @@ impl PreemptArgs {
     }
 }
 
-/// Who would have to go, as whole pods.
+/// Victims, as whole pods.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct WholeVictims {
     /// The pods.
     #[serde(default)]
     pub pods: Option<Vec<Pod>>,
-    /// How many disruption budgets that would break.
+    /// Number of disruption budgets that the eviction would break.
     #[serde(rename = "NumPDBViolations", default)]
     pub pdb_violations: i64,
 }
@@ -220,14 +220,14 @@ pub struct PreemptResult {
     pub node_name_to_meta_victims: BTreeMap<String, MetaVictims>,
 }
 
-/// Who would have to go.
+/// Victims, as UIDs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct MetaVictims {
     /// The pods; Go writes an empty list as null.
     #[serde(default)]
     pub pods: Option<Vec<MetaPod>>,
-    /// How many disruption budgets that would break.
+    /// Number of disruption budgets that the eviction would break.
     #[serde(rename = "NumPDBViolations", default)]
     pub pdb_violations: i64,
 }

@@ -18,16 +18,16 @@ use crate::object::{Meta, Pod, or_default};
 pub struct GpuFlavor {
     /// Its metadata.
     pub metadata: Meta,
-    /// What it stands for.
+    /// Amounts that the flavor stands for.
     #[serde(deserialize_with = "or_default")]
     pub spec: FlavorSpec,
 }
 
-/// What a container gets that has the flavor. What is not said is not asked for.
+/// Request of a container with the flavor. A missing field asks for nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FlavorSpec {
-    /// How many cards; one unless it is said.
+    /// Number of cards; one if the field is missing.
     pub count: Option<u32>,
     /// Memory of each card, such as `4Gi`.
     pub memory: Option<String>,
@@ -42,7 +42,7 @@ pub struct FlavorSpec {
 }
 
 impl FlavorSpec {
-    /// What each container asks by.
+    /// Resources by which each container asks.
     #[must_use]
     pub fn resources(&self) -> BTreeMap<&'static str, String> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());

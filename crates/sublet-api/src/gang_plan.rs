@@ -40,13 +40,13 @@ const LONGEST_NAME: usize = 63;
 pub struct GangPlanObject {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is planned, unread.
+    /// The plan, unread.
     pub spec: Value,
-    /// How far it is, unread.
+    /// Its progress, unread.
     pub status: Value,
 }
 
-/// Where the members of some groups go.
+/// Plan of places for the members of some groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangPlan {
     /// The object's name.
@@ -59,7 +59,7 @@ pub struct GangPlan {
     pub deadline: Time,
     /// The groups; each is whole in one plan.
     pub groups: Vec<PlannedGroup>,
-    /// How far it is.
+    /// Its progress.
     pub phase: PlanPhase,
 }
 
@@ -70,11 +70,11 @@ pub struct PlannedGroup {
     pub id: Arc<str>,
     /// The quota that it counts for.
     pub quota: Arc<str>,
-    /// What its members ask.
+    /// Requests of its members.
     pub roles: Vec<PlannedRole>,
-    /// Where each member goes.
+    /// Place of each member.
     pub slots: Vec<PlannedSlot>,
-    /// Who is evicted for it.
+    /// Pods that are evicted for it.
     pub victims: Vec<Victim>,
 }
 
@@ -92,17 +92,17 @@ pub struct PlannedRole {
 pub struct PlannedSlot {
     /// Its role.
     pub role: Arc<str>,
-    /// Which of the role's members.
+    /// Index of the member in its role.
     pub index: u32,
-    /// Where it goes.
+    /// Node for the member.
     pub node: NodeName,
-    /// Which cards it gets; none where it asks for none.
+    /// Cards for the member; empty if it asks for none.
     pub allocation: sublet_model::Allocation,
     /// The pod that it is for, once there is one.
     pub pod: Option<PodUid>,
 }
 
-/// How far a plan is.
+/// Progress of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum PlanPhase {
     /// Its slots count as used.
@@ -116,13 +116,13 @@ pub enum PlanPhase {
     Done,
 }
 
-/// Why a plan cannot be read.
+/// Reason why a plan cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{field}`: {why}")]
 pub struct GangPlanError {
     /// Such as `spec.groups[0].slots[3].node`.
     pub field: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: String,
 }
 
@@ -385,7 +385,8 @@ impl PlannedGroup {
 }
 
 impl PlannedRole {
-    /// A role whose members ask what this pod asks. What no claim is read from is left out.
+    /// A role whose members have the same request as this pod. Fields that do not matter for the
+    /// claim are left out.
     #[must_use]
     pub fn new(name: &str, pod: &Pod) -> PlannedRole {
         PlannedRole {
@@ -403,10 +404,10 @@ impl PlannedRole {
         Ok(PlannedRole::new(&role.name, &pod))
     }
 
-    /// What a member asks: cards, or nothing but CPU and memory of its node.
+    /// Claim of a member: cards, or only CPU and memory of its node.
     ///
     /// # Errors
-    /// What it says of cards cannot be read.
+    /// A request for cards that cannot be read.
     pub fn claim(&self, unit: Unit) -> Result<Claim, ClaimError> {
         Ok(dialect::claim_of(&self.pod, unit)?
             .unwrap_or_else(|| Claim::host_only(host_of(&self.pod).unwrap_or(Host::ZERO))))

@@ -91,7 +91,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Fields<A> {
     }
 }
 
-/// Which of these fields a key means.
+/// Finds the field that a key means among these names.
 struct Name(&'static [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for Name {

@@ -9,7 +9,7 @@ use sublet_model::{CardRef, GpuIndex, GpuUuid, NameError, PodUid};
 /// Cards by pod.
 pub type Handed = BTreeMap<PodUid, Vec<CardRef>>;
 
-/// Why a text does not say which cards were handed over.
+/// Reason why a text does not name the cards that were handed over.
 #[derive(Debug, thiserror::Error)]
 pub enum HandedTextError {
     /// Not the JSON that was expected.

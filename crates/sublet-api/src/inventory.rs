@@ -14,24 +14,25 @@ use sublet_model::{
     InventoryError, Level, MiB, NameError, Nic, Pair, Partition, Sharing, Unit,
 };
 
-/// What an agent says of its node.
+/// Report of an agent about its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReport {
     /// The devices.
     pub inventory: Inventory,
-    /// How they may be handed out.
+    /// Way in which the devices may be handed out.
     pub sharing: Sharing,
-    /// How the agent tells pods apart.
+    /// Way in which the agent tells pods apart.
     pub identity: Identity,
-    /// How memory is advertised.
+    /// Way in which memory is advertised.
     pub advertise: Advertise,
     /// The unit memory is advertised in.
     pub unit: Unit,
-    /// How many times each card is offered to kubelet as `nvidia.com/gpu`, where the operator said.
+    /// Number of times that each card is offered to kubelet as `nvidia.com/gpu`, if the operator
+    /// set it.
     pub splits: Option<NonZeroU8>,
 }
 
-/// Why a text is not an inventory.
+/// Reason why a text is not an inventory.
 #[derive(Debug, thiserror::Error)]
 pub enum InventoryTextError {
     /// Not the JSON that was expected; says line, column and field.

@@ -17,7 +17,7 @@ use sublet_model::{
 /// nodes that share a file.
 ///
 /// # Errors
-/// What is not understood, and where: one paragraph for people.
+/// The part that is not understood, and its place: one paragraph for people.
 pub fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
     if text.trim().is_empty() {
         return Err("the file is empty; write at least `gpus: []`".to_owned());

@@ -1,10 +1,10 @@
 //! Every annotation, label, resource name and variable that Sublet reads or writes on Kubernetes
 //! objects, one constant each. The reference of the user guide is made from the same list.
 
-/// What a name is for, and where it stands.
+/// Purpose of a name, and the objects that carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyKind {
-    /// What a container asks for, and what a node has.
+    /// Amounts that a container asks for, and that a node has.
     Resource,
     /// On pods.
     PodAnnotation,
@@ -39,9 +39,9 @@ pub enum KeyKind {
 pub struct KeyEntry {
     /// As it is written.
     pub name: &'static str,
-    /// What for.
+    /// Purpose of the name.
     pub kind: KeyKind,
-    /// What it means.
+    /// Meaning of the name.
     pub meaning: &'static str,
 }
 
@@ -424,7 +424,7 @@ keys! {
     }
 }
 
-/// Why a card on an operator's list is sick, in the words of every answer.
+/// Reason why a card on an operator's list is sick, in the words of every answer.
 pub const UNHEALTHY_REASON: &str = "listed as unhealthy by an operator";
 
 /// The name of a node's agent among the runtime's plugins.

@@ -1,4 +1,5 @@
-//! What a pod asks of its machine, summed as Kubernetes sums it, and what a machine has.
+//! Resources that a pod asks of its machine, summed as Kubernetes sums them, and a machine's
+//! resources.
 //!
 //! Requests stand for limits where they are missing, a pod's own amounts go before those of its
 //! containers, and its overhead is added (`k8s.io/component-helpers/resource`, PodRequests). A
@@ -19,11 +20,11 @@ use crate::keys;
 use crate::object::{Container, ContainerStatus, Node, Pod, Quantity};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
-/// What scores count for a container that asks no CPU or no memory (Kubernetes 1.36,
+/// Amounts in scores for a container that asks no CPU or no memory (Kubernetes 1.36,
 /// `pkg/scheduler/util`): a tenth of a core, and 200 MiB.
 const LITTLE: (u64, u64) = (100, 200 << 20);
 
-/// What a machine has if a file does not say: as much as a list can give a node.
+/// Resources of a machine if a file does not give them: the most that a list can give a node.
 const ENOUGH: Host = Host {
     cpu: MilliCpu::new(1_000_000_000),
     memory: Bytes::new(1 << 60),
@@ -40,7 +41,7 @@ pub fn host_of(pod: &Pod) -> Result<Host, ClaimError> {
     host_with(pod, |_| Missing::ZERO)
 }
 
-/// The same, with what containers are taken to ask that do not say.
+/// The same as `host_of`, with assumed requests for containers that ask nothing.
 fn host_with(pod: &Pod, missing: impl Fn(u64) -> Missing) -> Result<Host, ClaimError> {
     Ok(Host {
         cpu: MilliCpu::new(asked(pod, "cpu", milli_cpu, missing(LITTLE.0))?),
@@ -48,7 +49,7 @@ fn host_with(pod: &Pod, missing: impl Fn(u64) -> Missing) -> Result<Host, ClaimE
     })
 }
 
-/// What a container is taken to ask that does not say.
+/// Assumed request of a container that asks nothing.
 #[derive(Debug, Clone, Copy)]
 struct Missing {
     amount: u64,
@@ -74,7 +75,7 @@ impl Missing {
     };
 }
 
-/// What a pod asks that only the stock scheduler counts.
+/// Part of a pod's request that only the stock scheduler counts.
 ///
 /// # Errors
 /// A wrong amount.
@@ -126,9 +127,9 @@ pub fn amounts_of(pod: &Pod) -> Result<Amounts, ClaimError> {
     Ok(amounts)
 }
 
-/// What a claim asks of GPUs, by the names of our own dialect, whatever the pod's is: cards that it
-/// touches, their memory in bytes, and compute time that is promised, in percent of a card. `card`:
-/// what a whole card, and a share of one, is counted with.
+/// GPU amounts of a claim, by the names of our own dialect, whatever the pod's dialect is: number
+/// of cards, their memory in bytes, and the promised compute time in percent of a card. `card` is
+/// the memory of one card, for whole cards and for shares of a card.
 #[must_use]
 pub fn gpu_amounts(claim: &Claim, card: MiB) -> Amounts {
     let (cards, memory, compute) = match claim.ask() {
@@ -166,7 +167,7 @@ fn names(pod: &Pod) -> BTreeSet<&str> {
         .collect()
 }
 
-/// How much of a resource a pod asks at its worst moment.
+/// Amount of a resource that a pod asks at its worst moment.
 fn asked(pod: &Pod, resource: &str, read: Read, missing: Missing) -> Result<u64, ClaimError> {
     let amount = |of: &str, quantity: &Quantity| {
         read(&quantity.0).map_err(|cause| ClaimError::Amount {
@@ -274,14 +275,14 @@ fn ports(pod: &Pod) -> Vec<HostPort> {
     ports
 }
 
-/// What pods can have of a node: CPU, memory and all else. `has_cards`: does the node say itself
-/// which cards it has?
+/// Resources of a node that pods can have: CPU, memory and all others. `has_cards`: does the node
+/// itself list its cards?
 ///
-/// A node from a cluster has a UID, and has nothing that it does not list. A node without a UID
-/// comes from a file that somebody wrote; what that file leaves out is no limit.
+/// A node from a cluster has a UID, and has only the resources that it lists. A node without a UID
+/// comes from a file that somebody wrote; a resource that the file leaves out is unlimited.
 ///
 /// # Errors
-/// The name and text of an amount that cannot be read, and what is wrong with it.
+/// The name and text of an amount that cannot be read, and the fault.
 pub(crate) fn allocatable(
     node: &Node,
     has_cards: bool,

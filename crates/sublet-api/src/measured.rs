@@ -15,7 +15,7 @@ pub type NodeUse = BTreeMap<GpuIndex, MeasuredUse>;
 /// The longest text that is read: a thousand cards. It comes again with every node, every minute.
 const MAX_BYTES: usize = 1 << 16;
 
-/// Why a text does not say how busy cards were.
+/// Reason why a text does not give the load of the cards.
 #[derive(Debug, thiserror::Error)]
 pub enum UseTextError {
     /// More than an agent writes.
@@ -71,10 +71,10 @@ pub fn use_from_json(text: &str) -> Result<NodeUse, UseTextError> {
     all.into_iter().map(card).collect()
 }
 
-/// What a node's agent has measured; nothing where it says nothing.
+/// Load measured by a node's agent; empty if the agent reports none.
 ///
 /// # Errors
-/// The annotation cannot be read. The node is as good as any without one.
+/// The annotation cannot be read. The node then counts like a node without it.
 pub fn measured_use(node: &Node) -> Result<NodeUse, UseTextError> {
     let text = node.metadata.annotations.get(keys::MEASURED_USE);
     text.map_or_else(|| Ok(NodeUse::new()), |text| use_from_json(text))

@@ -1,7 +1,7 @@
-//! Which GPU models a pod accepts, from its node selector and its required node affinity.
+//! GPU models that a pod accepts, from its node selector and its required node affinity.
 //!
-//! Only what one list can say: the values that the pod wants of a label by which nodes name their
-//! model. What else a pod wants of nodes is for the stock scheduler.
+//! Only rules that one list can express: the wanted values of a label by which nodes name their
+//! model. The stock scheduler checks the pod's other rules about nodes.
 
 use std::sync::Arc;
 

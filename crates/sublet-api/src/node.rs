@@ -1,4 +1,4 @@
-//! What the engine needs to know of a node, from a Node object.
+//! Facts about a node for the engine, from a Node object.
 //!
 //! An agent's inventory counts if there is one; otherwise what a device plugin put into the node's
 //! status.
@@ -21,14 +21,14 @@ use crate::not_isolated::NotIsolated;
 use crate::object::{ConfigMap, Node};
 use crate::quantity::{QuantityError, bytes, milli_cpu, whole_number};
 
-/// What counts for nodes that do not say it themselves.
+/// Defaults for nodes that do not give these values themselves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeDefaults {
     /// The unit of `aliyun.com/gpu-mem`.
     pub unit: Unit,
 }
 
-/// Why a node cannot be understood.
+/// Reason why a node cannot be understood.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A wrong name.
@@ -47,7 +47,7 @@ pub enum NodeError {
         resource: &'static str,
         /// As written.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: QuantityError,
     },
     /// A wrong amount of CPU or memory.
@@ -57,7 +57,7 @@ pub enum NodeError {
         resource: String,
         /// As written.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: QuantityError,
     },
     /// More cards than a node can have.
@@ -68,7 +68,7 @@ pub enum NodeError {
     Register {
         /// The annotation.
         key: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A wrong label.
@@ -76,8 +76,8 @@ pub enum NodeError {
     Sharing(String),
 }
 
-/// What the engine needs to know of a node; `None` where it has no GPU. A wrong annotation about
-/// measured use ([`measured_use`]) is as good as none.
+/// Facts about a node for the engine; `None` if it has no GPU. A wrong annotation about measured
+/// use ([`measured_use`]) counts as no annotation.
 ///
 /// # Errors
 /// A wrong name, annotation, label or amount.
@@ -161,8 +161,8 @@ fn reachable(inventory: Inventory, sharing: Sharing, node: &Node) -> Inventory {
     inventory.with_sick(&all, &why)
 }
 
-/// What the engine needs to know of a node without a GPU: pods of no GPU can go there and
-/// leave CPU to those that need it.
+/// Facts about a node without a GPU. Pods without GPUs can go there and leave CPU to pods that need
+/// it.
 ///
 /// # Errors
 /// A wrong name or amount.
@@ -174,8 +174,8 @@ pub fn facts_without_gpu(node: &Node, defaults: NodeDefaults) -> Result<NodeFact
     })
 }
 
-/// The same with all that the stock scheduler counts, for those who decide without one. What a
-/// file leaves out that somebody wrote is no limit ([`crate::stock`]).
+/// The same with everything that the stock scheduler counts, for callers that decide without a
+/// stock scheduler. A resource that a hand-written file leaves out is unlimited ([`crate::stock`]).
 ///
 /// # Errors
 /// As of [`facts_of`] and [`facts_without_gpu`].
@@ -247,7 +247,7 @@ fn sharing_wish(node: &Node) -> Result<Option<Sharing>, NodeError> {
     }
 }
 
-/// What a node has of a resource; nothing where it does not say.
+/// Amount of a resource that a node has; 0 if its status does not list it.
 ///
 /// # Errors
 /// A wrong amount.

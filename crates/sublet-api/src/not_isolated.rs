@@ -1,4 +1,4 @@
-//! Why containers of a node are not held to their parts, as its agent says it in an annotation.
+//! Reason why containers of a node are not held to their parts, from the agent's annotation.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::object::Node;
 /// The most that is kept of a reason, in bytes: it becomes the reason of a refusal, for each card.
 const WHY_MAX: usize = 256;
 
-/// What the annotation [`keys::NOT_ISOLATED`] says.
+/// Meaning of the annotation [`keys::NOT_ISOLATED`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotIsolated {
     /// They are to be, and something is in the way. No part of a card is handed out meanwhile.
@@ -18,15 +18,16 @@ pub enum NotIsolated {
 }
 
 impl NotIsolated {
-    /// What the node's agent says; nothing where containers are held to their parts, or the operator
-    /// does not want it.
+    /// Reads the report of the node's agent; `None` if containers are held to their parts, or if
+    /// the operator does not want them to be.
     #[must_use]
     pub fn of(node: &Node) -> Option<NotIsolated> {
         let text = node.metadata.annotations.get(keys::NOT_ISOLATED)?;
         Some(NotIsolated::from_text(text))
     }
 
-    /// Reads the annotation. What another version of the agent may mean is the safer of the two.
+    /// Reads the annotation. A text of another agent version counts as `Pending`, the safer of the
+    /// two.
     #[must_use]
     pub fn from_text(text: &str) -> NotIsolated {
         let short = |why: &str| {

@@ -2,7 +2,7 @@
 //!
 //! The same structs read the API server's JSON, an extender call and a file that `kubectl get -o
 //! yaml` printed. The parser skips fields that Sublet does not read (managedFields, environments,
-//! details of volumes). What only a scheduler looks at is in `wishes`.
+//! details of volumes). Fields that only a scheduler reads are in `wishes`.
 
 mod wishes;
 
@@ -15,7 +15,7 @@ pub use self::wishes::{
     PreferredTerm, SelectorRequirement, SpreadConstraint, TaintSpec, TolerationSpec, Volume,
 };
 
-/// What every object has.
+/// Metadata of every object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
@@ -41,12 +41,12 @@ pub struct Meta {
     pub creation_timestamp: Option<String>,
     /// When its deletion was asked for (RFC 3339).
     pub deletion_timestamp: Option<String>,
-    /// Who made it, and makes it again when it is gone.
+    /// Objects that made it, and make it again when it is gone.
     #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<OwnerReference>,
 }
 
-/// Who made an object.
+/// Object that made another object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
@@ -68,7 +68,7 @@ pub struct OwnerReference {
 }
 
 impl Meta {
-    /// Who looks after the object.
+    /// Returns the owner that controls the object.
     #[must_use]
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references.iter().find(|owner| owner.controller)
@@ -81,30 +81,30 @@ impl Meta {
 pub struct Pod {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// Wanted state.
     #[serde(deserialize_with = "or_default")]
     pub spec: PodSpec,
-    /// What is.
+    /// Present state.
     #[serde(deserialize_with = "or_default")]
     pub status: PodStatus,
 }
 
-/// What is wanted of a pod.
+/// Wanted state of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
     /// The node it is bound to.
     #[serde(deserialize_with = "or_default")]
     pub node_name: String,
-    /// Who is to schedule it.
+    /// Name of its scheduler.
     #[serde(deserialize_with = "or_default")]
     pub scheduler_name: String,
     /// Its priority.
     pub priority: Option<i32>,
-    /// The name of its priority. Of a pod that the API server has, `priority` says what it is worth.
+    /// The name of its priority class. For a pod from the API server, `priority` has the number.
     #[serde(deserialize_with = "or_default")]
     pub priority_class_name: String,
-    /// Who else starts with it (Kubernetes 1.36).
+    /// Group of pods that start with it (Kubernetes 1.36).
     #[serde(deserialize_with = "or_default")]
     pub scheduling_group: SchedulingGroup,
     /// `Never` where no pod may be evicted for it.
@@ -113,16 +113,16 @@ pub struct PodSpec {
     /// Labels that its node must have.
     #[serde(deserialize_with = "or_default")]
     pub node_selector: BTreeMap<String, String>,
-    /// What running it costs beside its containers (its runtime class).
+    /// Resources that its runtime class needs beside its containers.
     #[serde(deserialize_with = "or_default")]
     pub overhead: BTreeMap<String, Quantity>,
-    /// What it asks as a whole, in place of what its containers ask.
+    /// Resources of the pod as a whole, in place of the sum of its containers.
     #[serde(deserialize_with = "or_default")]
     pub resources: ResourceRequirements,
     /// Does it use the machine's network as its own?
     #[serde(deserialize_with = "or_default")]
     pub host_network: bool,
-    /// What it mounts.
+    /// Volumes of the pod.
     #[serde(deserialize_with = "or_default")]
     pub volumes: Vec<Volume>,
     /// Its ResourceClaims; only whether there are any.
@@ -143,12 +143,12 @@ pub struct PodSpec {
     /// Wishes about even spreading.
     #[serde(deserialize_with = "or_default")]
     pub topology_spread_constraints: Vec<SpreadConstraint>,
-    /// What must be lifted before it may be scheduled.
+    /// Gates that must be lifted before it may be scheduled.
     #[serde(deserialize_with = "or_default")]
     pub scheduling_gates: Vec<Gate>,
 }
 
-/// Who else starts with a pod (`scheduling.k8s.io`).
+/// Group of pods that start with a pod (`scheduling.k8s.io`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulingGroup {
@@ -166,10 +166,10 @@ pub struct Container {
     pub name: String,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
-    /// What it asks.
+    /// Requested resources.
     #[serde(deserialize_with = "or_default")]
     pub resources: ResourceRequirements,
-    /// Where it listens.
+    /// Ports on which it listens.
     #[serde(deserialize_with = "or_default")]
     pub ports: Vec<ContainerPort>,
 }
@@ -192,7 +192,7 @@ pub struct ContainerPort {
     pub protocol: String,
 }
 
-/// What a container asks.
+/// Resources that a container asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ResourceRequirements {
@@ -205,7 +205,7 @@ pub struct ResourceRequirements {
 }
 
 impl ResourceRequirements {
-    /// What is asked of an extended resource: the limit, else the request.
+    /// Amount that is asked of an extended resource: the limit, else the request.
     #[must_use]
     pub fn asked(&self, resource: &str) -> Option<&str> {
         let quantity = self
@@ -215,8 +215,8 @@ impl ResourceRequirements {
         Some(&quantity.0)
     }
 
-    /// What is guaranteed of a resource: the request, else the limit, as the API server fills
-    /// it in.
+    /// Amount of a resource that is guaranteed: the request, else the limit, as the API server
+    /// fills it in.
     #[must_use]
     pub fn guaranteed(&self, resource: &str) -> Option<&str> {
         let quantity = self
@@ -276,14 +276,14 @@ pub struct Gate {
     pub name: String,
 }
 
-/// What is of a pod.
+/// Present state of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     #[serde(deserialize_with = "or_default")]
     pub phase: String,
-    /// Where it is to run, if pods were evicted there for it.
+    /// Node where it is to run, if pods were evicted there for it.
     #[serde(deserialize_with = "or_default")]
     pub nominated_node_name: String,
     /// When its kubelet first saw it (RFC 3339).
@@ -324,17 +324,17 @@ pub struct ContainerStatus {
     /// Whose.
     #[serde(deserialize_with = "or_default")]
     pub name: String,
-    /// Which state.
+    /// State of the container.
     #[serde(deserialize_with = "or_default")]
     pub state: ContainerState,
-    /// What it has now. While it is resized, this differs from what it asks.
+    /// Resources that it has now. While it is resized, they differ from its request.
     pub resources: Option<ResourceRequirements>,
-    /// What its node has promised it.
+    /// Resources that its node has promised it.
     #[serde(deserialize_with = "or_default")]
     pub allocated_resources: BTreeMap<String, Quantity>,
 }
 
-/// Which state a container is in.
+/// State of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
@@ -350,15 +350,15 @@ pub struct ContainerState {
 pub struct Node {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// Wanted state.
     #[serde(deserialize_with = "or_default")]
     pub spec: NodeSpec,
-    /// What is.
+    /// Present state.
     #[serde(deserialize_with = "or_default")]
     pub status: NodeStatus,
 }
 
-/// What is wanted of a node.
+/// Wanted state of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
@@ -370,14 +370,14 @@ pub struct NodeSpec {
     pub taints: Vec<TaintSpec>,
 }
 
-/// What is of a node.
+/// Present state of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// What it has.
+    /// Resources of the node.
     #[serde(deserialize_with = "or_default")]
     pub capacity: BTreeMap<String, Quantity>,
-    /// What pods can have of it.
+    /// Resources of the node that pods can have.
     #[serde(deserialize_with = "or_default")]
     pub allocatable: BTreeMap<String, Quantity>,
     /// Its addresses.

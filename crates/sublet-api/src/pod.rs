@@ -1,4 +1,4 @@
-//! What the ledger enters for a bound pod, from a Pod object.
+//! Ledger entry of a bound pod, from a Pod object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,8 +84,8 @@ pub fn has_gate(pod: &Pod) -> bool {
     gates.any(|gate| gate.name == keys::QUEUE_GATE)
 }
 
-/// Why a bound pod has no allocation that can be read, and what to do, as events and `sublet
-/// explain` say it. `schedulers`: the names of those that ask Sublet.
+/// Reason why a bound pod has no readable allocation, and advice, in the words of events and of
+/// `sublet explain`. `schedulers`: the names of the schedulers that ask Sublet.
 #[must_use]
 pub fn unsaid(pod: &Pod, problem: Option<&str>, schedulers: &[String]) -> (String, String) {
     if pod.metadata.annotations.contains_key(keys::MIRROR) {

@@ -14,7 +14,7 @@ pub struct Preempting {
     pub node: NodeName,
     /// When it was decided, in whole seconds.
     pub at: Time,
-    /// Who goes; at least one.
+    /// Pods to evict; at least one.
     pub victims: Vec<Victim>,
 }
 
@@ -23,11 +23,11 @@ pub struct Preempting {
 pub struct Victim {
     /// Its name.
     pub pod: PodKey,
-    /// Which of all pods of that name.
+    /// UID of the pod, among all pods that have had this name.
     pub uid: PodUid,
 }
 
-/// Why a text does not say how room is made.
+/// Reason why a text does not describe a preemption.
 #[derive(Debug, thiserror::Error)]
 pub enum PreemptingTextError {
     /// Not the JSON that was expected.

@@ -4,7 +4,7 @@
 //! Cards and their memory are counted in whole units: a fraction is an error. CPU and memory of
 //! machines are rounded up, as the stock scheduler does.
 
-/// Why a quantity is not a whole number.
+/// Reason why a quantity is not a whole number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Not a quantity at all.
@@ -47,7 +47,7 @@ pub(crate) fn milli_cpu(text: &str) -> Result<u64, QuantityError> {
     number(text, 3, Fraction::RoundedUp)
 }
 
-/// What becomes of a number between two whole ones.
+/// Treatment of a number between two whole ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fraction {
     Refused,

@@ -20,12 +20,12 @@ use crate::quantity::{QuantityError, whole_number};
 pub struct ResourceQuota {
     /// Its metadata.
     pub metadata: Meta,
-    /// What is wanted.
+    /// Wanted state.
     #[serde(deserialize_with = "or_default")]
     pub spec: QuotaSpec,
 }
 
-/// What is wanted of a quota.
+/// Wanted state of a quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct QuotaSpec {
@@ -35,7 +35,7 @@ pub struct QuotaSpec {
 }
 
 impl ResourceQuota {
-    /// What it says of GPUs. More than can be counted is no limit.
+    /// Limits on GPUs. An amount that is too large to count is no limit.
     ///
     /// # Errors
     /// The key whose amount cannot be read.

@@ -21,22 +21,22 @@ use crate::quota_totals::{NoTotal, tree_totals};
 /// Quotas, and what there is to divide among them.
 #[derive(Debug)]
 pub struct QuotaBooks {
-    /// Which quota is whose.
+    /// Index of the quota of each pod and job.
     pub index: QuotaIndex,
-    /// What the quotas say, by name.
+    /// Facts of the quotas, by name.
     pub facts: BTreeMap<Arc<str>, QuotaFacts>,
     /// All trees, with the quota of those that belong to none.
     pub tree: QuotaTree,
-    /// What each tree has. A tree of which nothing says it is not in here.
+    /// Total of each tree. A tree without a known total is left out.
     pub totals: TreeTotals,
-    /// What is wrong with quotas, by name.
+    /// Faults of quotas, by name.
     pub troubles: BTreeMap<Arc<str>, QuotaTrouble>,
 }
 
-/// What is wrong with a quota, and what is done about it.
+/// Fault of a quota, and its treatment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaTrouble {
-    /// Where it stands.
+    /// Path of the field.
     pub field: String,
     /// In words.
     pub what: String,
@@ -53,29 +53,29 @@ impl fmt::Display for QuotaTrouble {
 pub struct QuotaGround<'a> {
     /// The cards of all nodes.
     pub engine: &'a Engine,
-    /// What pods can have of all nodes beside cards; none where no node is known.
+    /// Resources of all nodes that pods can have, without cards; `None` if no node is known.
     pub nodes: Option<&'a Amounts>,
     /// The pods that have a node and hold what they ask.
     pub pods: &'a [&'a Pod],
-    /// What one `aliyun.com/gpu-mem` is.
+    /// Unit of `aliyun.com/gpu-mem`.
     pub unit: Unit,
 }
 
-/// What quotas ask for their own pods and what those have, by name.
+/// Requests and usage of each quota's own pods, by quota name.
 #[derive(Debug, Clone, Default)]
 pub struct QuotaDemand {
     asked: BTreeMap<Arc<str>, Amounts>,
     used: BTreeMap<Arc<str>, Amounts>,
 }
 
-/// What a quota has, asks and is entitled to, by resource.
+/// Usage, request and entitlement of a quota, by resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuotaFigures {
-    /// What its pods have, and those of quotas below it.
+    /// Usage of its pods, and of pods in quotas below it.
     pub used: Amounts,
-    /// What it asks, of resources that concern it.
+    /// Its request, for the resources that concern it.
     pub request: Amounts,
-    /// What it may use now, of the same.
+    /// Amount that it may use now, for the same resources.
     pub runtime: Amounts,
 }
 
@@ -88,7 +88,7 @@ pub fn largest_card(engine: &Engine) -> MiB {
 }
 
 impl QuotaBooks {
-    /// Of these quotas.
+    /// Makes the books of these quotas.
     pub fn of<'a>(
         quotas: impl Iterator<Item = &'a ElasticQuota> + Clone,
         ground: QuotaGround<'_>,
@@ -136,7 +136,7 @@ impl QuotaBooks {
         }
     }
 
-    /// What each quota has, asks and is entitled to. A quota has what those below it have.
+    /// Usage, request and entitlement of each quota. Usage of a quota includes all quotas below it.
     #[must_use]
     pub fn figures(
         &self,
@@ -163,7 +163,7 @@ pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
     }
 }
 
-/// What each quota of a tree has, asks and is entitled to.
+/// Usage, request and entitlement of each quota of a tree.
 #[must_use]
 pub fn quota_figures(
     tree: &QuotaTree,
@@ -225,8 +225,8 @@ pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, Quot
 }
 
 impl QuotaGround<'_> {
-    /// What each tree has: what its quotas say, and for the cluster's own what all nodes have, less
-    /// what others have.
+    /// Total of each tree: the totals that its quotas give. The cluster's own tree has the sum of
+    /// all nodes, less the totals of other trees.
     fn totals(&self, facts: &[QuotaFacts], index: &QuotaIndex) -> TreeTotals {
         let nodes = self.nodes.map(|nodes| self.with_cards(nodes));
         let card = largest_card(self.engine);
@@ -273,7 +273,7 @@ impl QuotaGround<'_> {
 }
 
 impl QuotaDemand {
-    /// Of groups. `counts`: does it count what the group asks beyond what it has?
+    /// Sums up the demand of groups. `counts`: does a group's request beyond its usage count?
     #[must_use]
     pub fn of_groups<'a>(
         groups: impl IntoIterator<Item = &'a QueuedGroup>,
@@ -306,7 +306,7 @@ impl QuotaDemand {
         add(self.used.entry(quota.clone()).or_default(), amounts, times);
     }
 
-    /// What the pods of a quota have, without those of quotas below it.
+    /// Usage of a quota's own pods, without quotas below it.
     #[must_use]
     pub fn used(&self, quota: &str) -> Amounts {
         self.used.get(quota).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Which elastic quota a pod, a job or a PodGroup counts for.
+//! Elastic quota that a pod, a job or a PodGroup counts for.
 //!
 //! The order is Koordinator's (`getPodAssociateQuotaName`): the label, the quota that is called like
 //! the namespace, a quota that lists the namespace, and else the default one.
@@ -13,8 +13,8 @@ use crate::object::Pod;
 /// The quota of pods that belong to no other (Koordinator).
 pub const DEFAULT_QUOTA: &str = "koordinator-default-quota";
 
-/// What several quotas say, in their order. Where two have one name, both are called by their
-/// namespaces too.
+/// Facts of several quotas, in their order. If two have the same name, the names of both get their
+/// namespaces as prefixes.
 pub fn elastic_quotas<'a>(
     quotas: impl Iterator<Item = &'a ElasticQuota> + Clone,
 ) -> Vec<Result<QuotaFacts, ElasticQuotaError>> {
@@ -86,7 +86,7 @@ pub struct PodQuota {
 }
 
 impl QuotaIndex {
-    /// Of these quotas. Where two list one namespace, the last counts.
+    /// Makes the index of these quotas. If two quotas list one namespace, the last counts.
     pub fn new<'a>(quotas: impl IntoIterator<Item = &'a QuotaFacts>) -> QuotaIndex {
         let mut index = QuotaIndex::default();
         for facts in quotas {

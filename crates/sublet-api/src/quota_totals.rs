@@ -1,10 +1,10 @@
-//! What each tree of quotas has to divide.
+//! Total that each tree of quotas can divide.
 //!
-//! A tree has what its quotas say (`total-resource`), and the cluster's own tree has what is left of
-//! the nodes. So it is in Koordinator: `handlerQuotaWhenRoot` of
-//! `pkg/scheduler/plugins/elasticquota/quota_handler.go` gives a tree its total and takes it from the
-//! default tree, unless `ignore-default-tree` says otherwise; and what pods of the default and the
-//! system quota use is nobody's to divide (`updateClusterTotalResourceNoLock` of v1.7.0).
+//! A tree has the total that its quotas give (`total-resource`). The cluster's own tree has the
+//! rest of the nodes' resources. Koordinator does the same: `handlerQuotaWhenRoot` of
+//! `pkg/scheduler/plugins/elasticquota/quota_handler.go` gives a tree its total and takes it from
+//! the default tree, unless `ignore-default-tree` forbids it. Resources used by pods of the default
+//! and the system quota are not divided (`updateClusterTotalResourceNoLock` of v1.7.0).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::quota_index::DEFAULT_QUOTA;
 )]
 pub struct NoTotal(pub Arc<str>);
 
-/// What each tree has; a tree of which nothing says it is left out. `nodes`: what all nodes have, where
-/// there are any. `used`: what pods of a quota use.
+/// Total of each tree; a tree without a known total is left out. `nodes`: sum of all nodes, if
+/// there are any. `used`: usage of a quota's pods.
 pub fn tree_totals(
     quotas: &[QuotaFacts],
     nodes: Option<&Amounts>,
@@ -67,7 +67,7 @@ pub fn tree_totals(
     totals
 }
 
-/// What is left of it; nothing is less than nothing.
+/// Subtracts amounts, down to zero.
 fn take(from: &mut Amounts, amounts: &Amounts) {
     for (resource, amount) in amounts {
         if let Some(left) = from.get_mut(resource) {

@@ -1,7 +1,8 @@
 //! SharePods: KubeShare 1's own kind of object (`kubeshare.nthu/v1`, branch release-1.0), which a
 //! user writes as a pod with annotations.
 //!
-//! What the annotations ask is read on the pod that is made of it (`dialect/share_pod`).
+//! The amounts in the annotations are read from the pod that is made from the object
+//! (`dialect/share_pod`).
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,6 +18,6 @@ pub struct SharePod {
     /// The spec of its pod.
     #[serde(deserialize_with = "or_default")]
     pub spec: Map<String, Value>,
-    /// What was last written of its pod.
+    /// The last report about its pod.
     pub status: Value,
 }

@@ -1,5 +1,6 @@
-//! What the stock scheduler looks at, read from pods and nodes into the types of
-//! `sublet_plan::stock`. What the API server would refuse is refused here too, with its field.
+//! Rules that the stock scheduler checks, read from pods and nodes into the types of
+//! `sublet_plan::stock`. Rules that the API server would refuse are refused here too, with their
+//! field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use crate::object::{self, Node, NodeTerm, Pod, PodAffinityTerm, SelectorRequirem
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {what}")]
 pub struct RuleError {
-    /// Where it stands.
+    /// Path of the field.
     pub field: String,
-    /// What is wrong with it.
+    /// The fault.
     pub what: String,
 }
 
-/// What a pod wants of its node.
+/// Rules of a pod about its node.
 ///
 /// # Errors
 /// A comparison that the API server would refuse.
@@ -50,7 +51,7 @@ pub fn pod_rules(pod: &Pod) -> Result<PodRules, RuleError> {
     })
 }
 
-/// What of a node decides about pods.
+/// Parts of a node that decide about pods.
 #[must_use]
 pub fn node_rules(node: &Node) -> NodeRules {
     NodeRules {
@@ -162,7 +163,7 @@ fn requirement(written: &SelectorRequirement, field: &str) -> Result<Requirement
     })
 }
 
-/// Of a node's fields only the name can be compared, and with one value.
+/// Reads a requirement on a node's field. Only the name can be compared, and with one value.
 fn name_requirement(written: &SelectorRequirement, field: &str) -> Result<Requirement, RuleError> {
     let one = matches!(written.operator.as_str(), "In" | "NotIn") && written.values.len() == 1;
     if written.key == "metadata.name" && one {
@@ -173,7 +174,7 @@ fn name_requirement(written: &SelectorRequirement, field: &str) -> Result<Requir
     Err(RuleError { field, what })
 }
 
-/// What the stock scheduler looks at in a pod and `sublet_plan::stock` does not.
+/// Rules of a pod that the stock scheduler checks and `sublet_plan::stock` does not.
 #[must_use]
 pub fn unmodelled(pod: &Pod) -> Vec<Unmodelled> {
     let spec = &pod.spec;

@@ -1,5 +1,5 @@
-//! What makes pods from a template: workloads of Kubernetes itself, and jobs of every kind. It says
-//! which pods will come, before anybody has made them.
+//! Objects that make pods from a template: workloads of Kubernetes itself, and jobs of every kind.
+//! The module foretells their pods, before anybody has made them.
 
 use serde_json::Value;
 use sublet_plan::stock::NodeRules;
@@ -38,22 +38,22 @@ pub struct Workload {
     pub metadata: Meta,
     /// It makes no pods before somebody lets it.
     pub is_suspended: bool,
-    /// Which pods it makes.
+    /// Roles of the pods that it makes.
     pub roles: Vec<WorkloadRole>,
 }
 
 /// Equal pods of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadRole {
-    /// What its pods' names begin with.
+    /// Start of its pods' names.
     pub name: String,
-    /// How many there are; none: one on each node that they may go on.
+    /// Number of pods; `None` means one on each node that they may use.
     pub replicas: Option<u32>,
-    /// What they are made from.
+    /// Template of the pods.
     pub template: Pod,
 }
 
-/// Is it one of Kubernetes' own kinds that is read here? Of jobs [`job_kind`] knows.
+/// Is it one of Kubernetes' own kinds that are read here? For jobs, see [`job_kind`].
 #[must_use]
 pub fn is_workload(kind: &str) -> bool {
     KINDS.contains(&kind)

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::time::timeout;
 
-/// How agents' pods are labelled.
+/// Label selector of the agents' pods.
 const LABELS: &str = "app.kubernetes.io/name=sublet,app.kubernetes.io/component=agent";
 
 /// The name of the port in their spec.
@@ -19,7 +19,7 @@ const PORT: &str = "top";
 /// The longest answer that is read: a node with a thousand containers, for an hour.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// How long an answer may take. The agent answers at once; the rest is for the way there.
+/// Time limit of an answer. The agent answers at once; the rest is for the connection.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The pod of a node's agent.
@@ -31,7 +31,7 @@ pub struct AgentPod {
     pub name: String,
     /// Does it run?
     pub is_running: bool,
-    /// Where it answers; nothing from an agent that does not.
+    /// Port on which it answers; `None` for an agent that does not.
     pub port: Option<u16>,
 }
 

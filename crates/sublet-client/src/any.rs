@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::WriteError;
 
-/// Which object.
+/// Address of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectAddress {
     /// Its kind, with group, version and plural.
@@ -37,7 +37,7 @@ impl ObjectAddress {
     }
 }
 
-/// How an object is written.
+/// Way to write an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Made, and refused (409) if it is there already.
@@ -69,7 +69,7 @@ pub enum Act {
 /// One write. `apiVersion`, `kind`, name and namespace are filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Write {
-    /// Which object.
+    /// Address of the object.
     pub to: ObjectAddress,
     /// How.
     pub act: Act,

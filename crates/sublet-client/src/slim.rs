@@ -31,7 +31,7 @@ pub trait ObjectKind {
     fn slim(wire: Self::Wire) -> Self::Object;
 }
 
-/// What happened to objects of a kind.
+/// Change of the objects of a kind.
 #[derive(Debug)]
 pub enum Change<T> {
     /// A complete list begins: each of its objects comes as [`Change::Set`].
@@ -64,7 +64,7 @@ macro_rules! kind {
         /// The object as the API server sends it.
         #[derive(Debug, Clone)]
         pub struct $wire {
-            /// What the client itself needs of the metadata, and no more.
+            /// Only the metadata that the client itself needs.
             metadata: ObjectMeta,
             /// As Sublet reads it.
             pub object: $object,
@@ -149,7 +149,7 @@ kind!(
 );
 
 kind!(
-    /// Those of scheduler-plugins.
+    /// Elastic quotas of scheduler-plugins.
     PluginQuotas, PluginQuotaWire, "scheduling.x-k8s.io", "v1alpha1", "ElasticQuota", "elasticquotas", sublet_api::ElasticQuota
 );
 

@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::json;
 use sublet_model::{NodeName, PodKey, PodUid};
 
-/// Why a write was not confirmed.
+/// Reason why a write was not confirmed.
 #[derive(Debug)]
 pub enum WriteError {
     /// HTTP 4xx: nothing was written by this request.
@@ -127,7 +127,7 @@ pub async fn patch_node_capacity(
     merge_patch(client, &format!("/api/v1/nodes/{node}/status"), &patch).await
 }
 
-/// What an event says.
+/// Text of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventText {
     /// One word in CamelCase.
@@ -147,7 +147,7 @@ pub struct PodEvent<'a> {
     pub number: u64,
     /// When (RFC 3339).
     pub at: &'a str,
-    /// What it says.
+    /// Text of the event.
     pub text: &'a EventText,
 }
 

@@ -1,7 +1,6 @@
-//! What kubelet says on a node's sockets, as types: the messages and the two gRPC
-//! services of the device plugin API, and the few names and limits that go with
-//! them. This crate opens no socket and decides nothing; `sublet-agent` serves and
-//! calls what is declared here.
+//! Kubelet's protocol on a node's sockets, as types: the messages and the two gRPC services of the
+//! device plugin API, and the few names and limits that go with them. This crate opens no socket
+//! and decides nothing; `sublet-agent` serves and calls the declared services.
 //!
 //! The code in `src/gen` is made from `proto/` by the test `generated` (run it with
 //! `UPDATE=1` to rewrite it), so that a build needs neither `protoc` nor a build

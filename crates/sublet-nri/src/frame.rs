@@ -1,6 +1,7 @@
-//! How messages lie on the connection. Two layers, both a header and a payload: NRI's multiplexer
-//! (which of the two services, how long), and in its payloads, which may be cut anywhere, ttrpc's
-//! messages (how long, which call, request or response). Pure: bytes in, messages out.
+//! Framing of messages on the connection. It has two layers, both with a header and a payload.
+//! NRI's multiplexer gives the service and the length. Its payloads, which may be cut anywhere,
+//! hold ttrpc's messages with their length, the call, and whether it is a request or a response.
+//! Pure: bytes in, messages out.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ const CHUNK: usize = 4096;
 const OUTER: usize = 8;
 const INNER: usize = 10;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     /// A call.
@@ -36,13 +37,13 @@ pub struct Message {
     pub service: u32,
     /// The number of the call, which its answer repeats.
     pub call: u32,
-    /// What it is.
+    /// Kind of the message.
     pub kind: MessageKind,
     /// A `Request` or a `Response`, encoded.
     pub payload: Vec<u8>,
 }
 
-/// What cannot be NRI.
+/// Reason why bytes cannot be NRI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A message that is too long.
@@ -86,7 +87,7 @@ fn length(bytes: usize) -> [u8; 4] {
 pub struct Decoder {
     /// Bytes of which the frame is not complete.
     outer: Vec<u8>,
-    /// Of each service, bytes of which the message is not complete.
+    /// For each service, the bytes of an incomplete message.
     inner: BTreeMap<u32, Vec<u8>>,
 }
 

@@ -1,6 +1,6 @@
 //! NRI, the socket on which a container runtime asks plugins about each container that it creates:
-//! whose it is, and what is to be added. The messages, the framing below them, and a plugin's side
-//! of a connection ([`serve`]). What is added is decided by others; nothing here knows a GPU.
+//! its pod, and the changes to make. The messages, the framing below them, and a plugin's side of a
+//! connection ([`serve`]). Other crates decide the changes; nothing here knows a GPU.
 //!
 //! One connection carries two services (`frame`): the runtime calls the plugin on one, the plugin
 //! the runtime on the other. The calls are ttrpc's, which is gRPC without HTTP.
@@ -19,7 +19,7 @@ pub use generated::{
 pub use plugin::{NriError, NriPlugin, serve};
 pub use ttrpc::{Request, Response, Status};
 
-/// Where runtimes listen for plugins, unless they are configured otherwise.
+/// Socket on which runtimes listen for plugins, unless they are configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// A pod's annotation that names the plugins without which the runtime creates none of its

@@ -23,8 +23,8 @@ const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
 
-/// What a runtime wants to know. It waits two seconds for an answer, and creates no other container
-/// meanwhile; a plugin that is later is cut off.
+/// Questions of a runtime. It waits two seconds for an answer, and creates no other container
+/// meanwhile. A plugin that answers later is cut off.
 pub trait NriPlugin: Send + Sync {
     /// Told who the runtime is.
     fn configured(&self, runtime: &ConfigureRequest);
@@ -33,10 +33,10 @@ pub trait NriPlugin: Send + Sync {
     /// [`create`](NriPlugin::create).
     fn synchronized(&self, pods: Vec<PodSandbox>, containers: Vec<Container>);
 
-    /// What a container gets that is about to be created.
+    /// Changes to a container that is about to be created.
     ///
     /// # Errors
-    /// Why the container must not be created. Kubelet shows it to people.
+    /// The reason why the container must not be created. Kubelet shows it to people.
     fn create(
         &self,
         pod: PodSandbox,
@@ -44,13 +44,13 @@ pub trait NriPlugin: Send + Sync {
     ) -> impl Future<Output = Result<ContainerAdjustment, String>> + Send;
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum NriError {
     /// The runtime refused the plugin.
     #[error("the runtime refused to register the plugin: {0}")]
     Refused(String),
-    /// What arrived is not NRI.
+    /// The received bytes are not NRI.
     #[error("not NRI")]
     Frame(#[from] FrameError),
     /// A message of NRI that cannot be read.
@@ -64,7 +64,7 @@ pub enum NriError {
 /// Serves one connection until the runtime closes it.
 ///
 /// # Errors
-/// Why it ended otherwise.
+/// The reason of any other end.
 pub async fn serve(
     mut stream: UnixStream,
     name: &str,
@@ -122,7 +122,7 @@ pub async fn serve(
     }
 }
 
-/// What a Synchronize in several parts has said so far.
+/// Parts of a Synchronize message received so far.
 #[derive(Default)]
 struct Known {
     pods: Vec<PodSandbox>,

@@ -56,7 +56,7 @@ fn alerts() -> Vec<(String, String, String)> {
     rules.collect()
 }
 
-/// What the dashboards ask: where, the expression, and the text that names its lines.
+/// Queries of the dashboards: their place, the expression, and the text that names its lines.
 fn panels() -> Vec<(String, String, String)> {
     let mut asked = Vec::new();
     for name in ["cluster", "node"] {
@@ -95,7 +95,7 @@ fn inside<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Item
         .filter_map(move |rest| Some(rest.split_once(end)?.0))
 }
 
-/// What is wrong with an expression, and with a text about its results.
+/// Faults of an expression, and of a text about its results.
 fn wrong(
     expression: &str,
     text: &str,

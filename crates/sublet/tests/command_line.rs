@@ -180,7 +180,7 @@ fn an_agent_is_a_node_s_or_a_machine_s() {
     assert!(errors.contains("cannot be used with"), "{errors}");
 }
 
-/// What bash offers for the last of these words, by the script that it is given.
+/// Words that bash offers for the last of these words, by the generated script.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \
                   compopt() { :; }; _sublet sublet \"${COMP_WORDS[$#]}\" \"${COMP_WORDS[$#-1]}\"; \

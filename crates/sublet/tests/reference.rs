@@ -16,7 +16,7 @@ use sublet_telemetry::metrics::{
 
 const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
 
-/// How the page is written anew.
+/// Command that writes the page anew.
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet --test reference";
 
 #[test]
@@ -69,7 +69,7 @@ fn commands(words: &mut Vec<String>, page: &mut String) {
     }
 }
 
-/// What `--help` says, whatever this process's environment is.
+/// Text of `--help`, whatever this process's environment is.
 fn help(words: &[String]) -> String {
     let output = Command::new(SUBLET)
         .args(words)

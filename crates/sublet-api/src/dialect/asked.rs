@@ -1,4 +1,4 @@
-//! What a pod asks, in whatever dialect it is written.
+//! Request of a pod, in any dialect.
 
 use sublet_model::{
     Bytes, CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host,
@@ -24,12 +24,12 @@ pub struct Asked<'a> {
     pub position: usize,
     /// When it runs.
     pub role: Role,
-    /// What one unit of memory is, for dialects without units of their own.
+    /// Unit of memory, for dialects without units of their own.
     pub unit: Unit,
 }
 
 impl<'a> Asked<'a> {
-    /// How much of a resource it asks; 0 where it does not name the resource.
+    /// Amount of a resource that the container asks; 0 if it does not name the resource.
     ///
     /// # Errors
     /// An amount that is not a whole number.
@@ -134,7 +134,7 @@ pub(super) fn mib_of(bytes: u64) -> Option<MiB> {
     MiB::new(bytes.div_ceil(1 << 20))
 }
 
-/// Why what a pod asks cannot be read.
+/// Reason why a pod's request cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// A wrong amount.
@@ -146,7 +146,7 @@ pub enum ClaimError {
         resource: String,
         /// As written.
         value: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: QuantityError,
     },
     /// Two dialects in one pod: a field of each.
@@ -167,7 +167,7 @@ pub enum ClaimError {
         field: &'static str,
         /// As written.
         value: String,
-        /// What could stand there.
+        /// Values that would be valid.
         wanted: &'static str,
     },
     /// Resources of a container that do not go together.
@@ -175,7 +175,7 @@ pub enum ClaimError {
     Together {
         /// The container.
         container: String,
-        /// Which ones, and what would go.
+        /// The conflicting fields, and a valid alternative.
         why: String,
     },
     /// It asks for the slot resource and for nothing that the slot would carry.
@@ -189,9 +189,9 @@ pub enum ClaimError {
     Lacks {
         /// The container.
         container: String,
-        /// What it asks.
+        /// The resource that the container asks.
         resource: &'static str,
-        /// What it should ask beside it.
+        /// The resource that it must ask too.
         first: &'static str,
     },
     /// A class that nobody knows.
@@ -240,8 +240,7 @@ impl ClaimError {
     }
 }
 
-/// What a pod asks; `None` where it asks for no GPU. `unit`: what one
-/// [`keys::ALIYUN_GPU_MEM`] is.
+/// Claim of a pod; `None` if it asks for no GPU. `unit`: the unit of [`keys::ALIYUN_GPU_MEM`].
 ///
 /// # Errors
 /// A wrong amount, two dialects, or a mixture that cannot be served.
@@ -335,7 +334,7 @@ fn shaped(
     Ok(claim.with_carrier(dialect.carrier().1))
 }
 
-/// What each container asks that asks for anything.
+/// Claims of the containers that ask for anything.
 fn claims_of(
     pod: &Pod,
     dialect: &dyn Dialect,
@@ -405,7 +404,7 @@ fn first_mark(pod: &Pod, dialect: &dyn Dialect) -> Option<&'static str> {
     resources.chain(marks).next().copied()
 }
 
-/// Who gives way, as the pod's label says, or else what its dialect has for that.
+/// Class of the pod from its label, or else from its dialect.
 fn class_of(pod: &Pod, dialect: &dyn Dialect) -> Result<Class, ClaimError> {
     let Some(text) = pod.metadata.labels.get(keys::CLASS_LABEL) else {
         return dialect.class(pod);
@@ -445,7 +444,7 @@ pub(crate) fn containers(pod: &Pod) -> impl Iterator<Item = (usize, Role, &Conta
     init.chain(main.map(|(position, container)| (position, Role::Main, container)))
 }
 
-/// How much of a resource a container asks; nothing and zero are the same.
+/// Amount of a resource that a container asks; `None` and zero mean the same.
 fn amount(container: &Container, resource: &'static str) -> Result<Option<u64>, ClaimError> {
     let Some(text) = container.resources.asked(resource) else {
         return Ok(None);

@@ -1,13 +1,13 @@
 //! HAMi: amounts beside `nvidia.com/gpu`, wishes in annotations, results as its users' scripts
 //! read them.
 //!
-//! Names and rules as HAMi 2.10 (4707fb0) has them. Each container of a pod has cards of its own
-//! choice. What differs, because our laws say so:
-//! - All of a card's compute time (`gpucores` 100) keeps other guaranteed pods away, and leaves in
-//!   opportunistic ones, which HAMi does not have.
-//! - `priority` is read and changes nothing. In HAMi, 1 is what every pod has that says nothing, and
-//!   containers of 0 stop it while they launch work. Here all pods get what they were promised, and
-//!   the label `sublet.dev/class` says who gives way.
+//! Names and rules as HAMi 2.10 (4707fb0) has them. Each container of a pod has its own choice of
+//! cards. Differences that our rules require:
+//! - All of a card's compute time (`gpucores` 100) keeps other guaranteed pods away. Opportunistic
+//!   pods, which HAMi does not have, may still use the card.
+//! - `priority` is read and changes nothing. In HAMi, a pod without a priority has 1, and
+//!   containers of priority 0 stop it while they launch work. Here all pods get their promised
+//!   share, and the label `sublet.dev/class` decides which pods give way.
 //! - A pod's `gpu-scheduler-policy` and `node-scheduler-policy` are preferences, and the cluster has
 //!   one policy. Only `mutex` is more than that, so it is refused.
 //! - More than 100 `gpucores` are refused. HAMi takes them for 100.
@@ -254,8 +254,8 @@ impl Dialect for Hami {
         pairs.map(|(key, value)| (key.to_owned(), value)).into()
     }
 
-    /// What HAMi's library reads. Ours reads none of it, so it does no harm, and programs that
-    /// look at it find what they know.
+    /// Variables of HAMi's library. Our library reads none of them, so they do no harm. Programs
+    /// that read them find the usual values.
     fn environment(
         &self,
         _claim: &Claim,

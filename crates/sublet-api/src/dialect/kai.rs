@@ -53,7 +53,8 @@ impl Dialect for Kai {
     }
 }
 
-/// What the pod asks of each card. KAI's fraction is one of memory; it promises no compute time.
+/// Part of each card that the pod asks. KAI's fraction is one of memory; it promises no compute
+/// time.
 fn part_of(asked: &Asked<'_>) -> Result<Option<Part>, ClaimError> {
     let fraction = annotation(asked.pod, keys::KAI_FRACTION);
     let memory = annotation(asked.pod, keys::KAI_MEMORY);

@@ -16,7 +16,7 @@ use super::{DIALECTS, Dialect, containers};
 use crate::keys;
 use crate::object::Pod;
 
-/// What a pod asked.
+/// Original request of a pod.
 pub(super) struct Kept {
     pub(super) dialect: &'static dyn Dialect,
     pub(super) class: Class,
@@ -93,7 +93,7 @@ pub(super) fn to_json(claim: &Claim) -> String {
     serde_json::to_string(&kept).expect("strings and numbers are always JSON")
 }
 
-/// What the pod asked, if it says so and all of it can be read.
+/// Reads the pod's original request; `None` if the pod has none or a part of it cannot be read.
 pub(super) fn read(pod: &Pod) -> Option<Kept> {
     let text = pod.metadata.annotations.get(keys::ASKED)?;
     let kept: KeptJson = serde_json::from_str(text).ok()?;

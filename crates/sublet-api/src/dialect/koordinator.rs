@@ -24,7 +24,8 @@ use crate::object::{Pod, Quantity};
 
 pub(super) struct Koordinator;
 
-/// What only Koordinator knows, and what other vendors' cards are asked by beside its names.
+/// Resources that only Koordinator hands out, and resources of other vendors' cards that stand
+/// beside its names.
 const NOT_OURS: [&str; 7] = [
     keys::KOORDINATOR_RDMA,
     keys::KOORDINATOR_FPGA,
@@ -70,7 +71,7 @@ impl Dialect for Koordinator {
         Some(DialectName("nvidia"))
     }
 
-    /// Of network cards and FPGAs none, so that no node takes a pod that asks for them.
+    /// Offers no network cards or FPGAs, so that no node takes a pod that asks for them.
     fn amounts(&self, cards: &OfferedCards) -> Vec<(&'static str, u64)> {
         let shared = cards.count.saturating_mul(cards.containers);
         vec![
@@ -176,7 +177,7 @@ impl Dialect for Koordinator {
     }
 }
 
-/// What a container asks, as written; 0 for what it does not ask.
+/// Amounts that a container asks, as written; 0 for a resource that it does not ask.
 struct Amounts {
     nvidia: u64,
     gpu: u64,
@@ -248,7 +249,7 @@ impl Amounts {
         ))
     }
 
-    /// How many cards it asks, where percentages say so: 200 are two cards.
+    /// Number of cards that the container asks. Percentages count too: 200 are two cards.
     fn cards(&self, percent: u64) -> u64 {
         match self.shared {
             0 => (percent / 100).max(1),
@@ -256,7 +257,7 @@ impl Amounts {
         }
     }
 
-    /// What each card gives of a percentage of all of them.
+    /// Share of each card, from a percentage of all cards together.
     fn of_each(
         &self,
         asked: &Asked<'_>,

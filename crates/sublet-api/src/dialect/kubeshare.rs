@@ -28,7 +28,7 @@ const GROUP: [&str; 4] = [
     keys::KUBESHARE_GROUP_THRESHOLD,
 ];
 
-/// What to write in place of a group.
+/// Advice for a pod with a group: the label to write in its place.
 const START_TOGETHER: &str = "no `sharedgpu/group_…`, but the label `scheduling.x-k8s.io/pod-group` with the name of a \
      PodGroup, whose `minMember` pods start together where the queue is on (`queue.enabled`)";
 
@@ -167,7 +167,7 @@ impl Dialect for KubeShare {
     }
 }
 
-/// What the labels ask, in thousandths of a card and in bytes; 0 for what they do not say.
+/// Amounts in the labels, in thousandths of a card and in bytes; 0 for a missing label.
 struct Wanted {
     request: u64,
     limit: u64,

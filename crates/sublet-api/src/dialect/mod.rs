@@ -49,7 +49,7 @@ pub const DIALECTS: &[&dyn Dialect] = &[
     &toy::Toy,
 ];
 
-/// What one dialect knows.
+/// Rules and names of one dialect.
 pub trait Dialect: Sync {
     /// Its name, for maps.
     fn name(&self) -> DialectName;
@@ -73,23 +73,23 @@ pub trait Dialect: Sync {
         &[]
     }
 
-    /// What a container asks; `None` where it asks for no GPU.
+    /// Demand of a container; `None` if it asks for no GPU.
     ///
     /// # Errors
-    /// What it asks cannot be served, with the field that says so.
+    /// A demand that cannot be served, with its field.
     fn demand(&self, asked: &Asked<'_>) -> Result<Option<Demand>, ClaimError>;
 
-    /// What whoever wrote the container should know of what it asks, although it can be served.
+    /// Advice for the author of the container about its request, although it can be served.
     fn remark(&self, _container: &ContainerClaim, _unit: Unit) -> Option<String> {
         None
     }
 
-    /// Which cards the containers of one pod have.
+    /// Way in which the containers of one pod have cards.
     fn container_cards(&self) -> ContainerCards {
         ContainerCards::Shared
     }
 
-    /// Which cards the pod accepts.
+    /// Cards that the pod accepts.
     ///
     /// # Errors
     /// A wish that cannot be read, with its field.
@@ -114,14 +114,15 @@ pub trait Dialect: Sync {
         Ok(None)
     }
 
-    /// Whose device plugin hands out the node's cards, if it goes by decisions of its own scheduler
-    /// alone. Asked about nodes with our agent too: such a plugin does not know what ours hands out.
+    /// Owner of the device plugin that hands out the node's cards, if the plugin follows only the
+    /// decisions of its own scheduler. Asked for nodes with our agent too: such a plugin does not
+    /// know which cards our agent hands out.
     fn plugin(&self, _node: &Node) -> Option<&'static str> {
         None
     }
 
-    /// What our agent tells kubelet, so that kubelet asks it about the dialect's pods; `None`
-    /// where slots carry Allocate for them.
+    /// Resource that our agent offers to kubelet, so that kubelet asks it about the dialect's pods;
+    /// `None` if slots carry Allocate for them.
     fn offering(&self) -> Option<Offering> {
         None
     }
@@ -197,9 +198,9 @@ pub trait Dialect: Sync {
 /// The cards of a node that no agent of ours reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCards {
-    /// What is known of them.
+    /// Known facts about the cards.
     pub inventory: Inventory,
-    /// How they are handed out.
+    /// Way in which the cards are handed out.
     pub sharing: Sharing,
 }
 
@@ -217,12 +218,12 @@ impl NodeCards {
     }
 }
 
-/// What our agent tells kubelet of a resource.
+/// Resource that our agent offers to kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offering {
     /// The resource.
     pub resource: &'static str,
-    /// What one device of it is.
+    /// Meaning of one device of the resource.
     pub device: OfferedDevice,
     /// The name of the plugin's socket in kubelet's folder.
     pub socket: &'static str,
@@ -231,13 +232,13 @@ pub struct Offering {
 /// The cards of a node, as amounts in its status count them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OfferedCards {
-    /// How many there are.
+    /// Number of cards.
     pub count: u64,
     /// Memory of all of them together.
     pub memory: MiB,
-    /// How they are handed out.
+    /// Way in which the cards are handed out.
     pub sharing: Sharing,
-    /// How many containers at most can have a part of one of them.
+    /// Largest number of containers that can have a part of one card.
     pub containers: u64,
 }
 
@@ -255,12 +256,12 @@ impl OfferedCards {
     }
 }
 
-/// What one device of a resource is.
+/// Meaning of one device of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferedDevice {
-    /// One unit of a card's memory, on nodes that hand out parts. It is what the cluster's
-    /// `--memory-unit` says, so [`Dialect::demand`] must count in [`Asked::unit`]. Where kubelet
-    /// cannot be told so many, amounts go into the node's status and slots carry Allocate.
+    /// One unit of a card's memory, on nodes that hand out parts. The cluster's `--memory-unit`
+    /// gives its size, so [`Dialect::demand`] must count in [`Asked::unit`]. If kubelet cannot be
+    /// told so many devices, amounts go into the node's status and slots carry Allocate.
     Unit,
     /// A whole card, on nodes that hand those out.
     Card,
@@ -297,8 +298,8 @@ fn dialect_of(claim: &Claim) -> Option<&'static dyn Dialect> {
     found.copied()
 }
 
-/// What whoever wrote the pod should know of what it asks, although it can be served. `unit`: what
-/// one [`keys::ALIYUN_GPU_MEM`] is.
+/// Advice for the author of the pod about its request, although it can be served. `unit`: the unit
+/// of [`keys::ALIYUN_GPU_MEM`].
 #[must_use]
 pub fn remarks(claim: &Claim, unit: Unit) -> Vec<String> {
     let dialect = dialect_of(claim);
@@ -306,8 +307,8 @@ pub fn remarks(claim: &Claim, unit: Unit) -> Vec<String> {
     claim.containers().iter().filter_map(remark).collect()
 }
 
-/// What a bound pod got: from [`keys::ALLOCATION`], else from its dialect's own annotations;
-/// `None` where there are none.
+/// Allocation of a bound pod: from [`keys::ALLOCATION`], else from its dialect's own annotations;
+/// `None` if it has neither.
 ///
 /// # Errors
 /// Annotations that cannot be read, or do not answer the claim.
@@ -325,8 +326,8 @@ pub fn allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, All
     }
 }
 
-/// What a pod got that somebody else bound: as its dialect writes it, or a dialect that extends
-/// that one, since their schedulers bind pods of both.
+/// Allocation of a pod that another scheduler bound. It is written as by the pod's dialect, or by a
+/// dialect that extends that one, since their schedulers bind pods of both.
 fn older_allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, AllocationError> {
     let Some(own) = dialect_of(claim) else {
         return Ok(None);
@@ -421,7 +422,7 @@ pub fn assigned_annotations(
     patch
 }
 
-/// What a container finds in its environment.
+/// Environment variables of a container.
 #[must_use]
 pub fn environment(
     claim: &Claim,

@@ -94,7 +94,7 @@ fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     Some(&**text).filter(|text| !text.is_empty())
 }
 
-/// What the annotations ask of one card.
+/// Amounts that the annotations ask of one card.
 struct Wanted {
     request: Milli,
     limit: Milli,

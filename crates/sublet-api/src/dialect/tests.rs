@@ -59,7 +59,7 @@ fn annotated(picture: &str, annotations: &[(&str, &str)]) -> Pod {
     pod
 }
 
-/// What a pod asks, container by container, or why it is refused.
+/// Request of a pod, container by container, or the reason of its refusal.
 fn said(pod: &Pod) -> String {
     let claim = match claim_of(pod, Unit::MiB) {
         Ok(Some(claim)) => claim,
@@ -400,7 +400,7 @@ fn a_pod_is_assigned_when_every_container_is() {
     assert!(!is_assigned(&pod, &claim));
 }
 
-/// What CONTRIBUTING says: a file and a line, and all that reads dialects knows it.
+/// Checks CONTRIBUTING: one file and one line make a dialect known to all readers of dialects.
 #[test]
 fn a_dialect_is_one_file_and_one_line() {
     let asked = pod("a toy.dev/gpu=2 toy.dev/percent=30; b toy.dev/gpu=1");

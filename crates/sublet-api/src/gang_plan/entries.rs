@@ -11,18 +11,18 @@ use crate::dialect::ClaimError;
 /// A slot for the ledger.
 #[derive(Debug, Clone)]
 pub struct SlotEntry {
-    /// Which slot.
+    /// Key of the slot.
     pub key: SlotKey,
     /// The pod that it is for, where that is known.
     pub of: Option<PodUid>,
-    /// What it takes, under the slot's own name.
+    /// Entry of the slot's resources, under the slot's own name.
     pub own: Entry,
 }
 
-/// Why the ledger cannot have the slots of a plan.
+/// Reason why the ledger cannot have the slots of a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
-    /// What members of a role ask cannot be read.
+    /// Request of a role's members that cannot be read.
     #[error("role {role} of {group}: {error}")]
     Claim {
         /// The group.
@@ -39,7 +39,7 @@ pub enum SlotError {
         group: Arc<str>,
         /// The role.
         role: Arc<str>,
-        /// Which of its members.
+        /// Index of the member.
         index: u32,
     },
     /// A slot has no name that the ledger takes.
@@ -108,8 +108,8 @@ fn entry_of(
     Ok(SlotEntry { key, of, own })
 }
 
-/// What a slot is called where a pod's name would stand, for people and for its namespace's quotas:
-/// `g1.worker.0`. A role of a group of gangs has slashes in its name, which a pod's has not.
+/// Name of a slot in place of a pod's name, for people and for its namespace's quotas:
+/// `g1.worker.0`. A role of a group of gangs has slashes in its name; a pod's name has none.
 fn stand_in(
     group: &PlannedGroup,
     role: &PlannedRole,

@@ -9,7 +9,7 @@ use sublet_model::{NameError, NodeName, PodUid};
 /// With this a slot's name in the ledger begins. No pod's UID does.
 const BEGIN: &str = "slot:";
 
-/// Which slot of which plan.
+/// Key of a slot in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotKey {
     /// The plan's name.
@@ -18,20 +18,20 @@ pub struct SlotKey {
     pub group: Arc<str>,
     /// The role within the group.
     pub role: Arc<str>,
-    /// Which of the role's members.
+    /// Index of the member in its role.
     pub index: u32,
 }
 
 /// A pod's slot, as the pod says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotMark {
-    /// Which slot.
+    /// Key of the slot.
     pub key: SlotKey,
-    /// Where that is.
+    /// Node of the slot.
     pub node: NodeName,
 }
 
-/// Why a text does not say which slot a pod has.
+/// Reason why a text does not give a pod's slot.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotTextError {
     /// Not the JSON that was expected.
@@ -52,8 +52,8 @@ struct SlotMarkJson {
 }
 
 impl SlotKey {
-    /// What the ledger calls the slot: `slot:<plan>:<kind>:<namespace>:<name>:<role>:<index>`. Where
-    /// that is too long for a UID its end is a number made of all of it.
+    /// Name of the slot in the ledger: `slot:<plan>:<kind>:<namespace>:<name>:<role>:<index>`. If
+    /// that is too long for a UID, its end is a hash of the whole name.
     ///
     /// # Errors
     /// A character in it that no UID can have.

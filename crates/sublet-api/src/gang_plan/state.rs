@@ -6,7 +6,7 @@ use sublet_queue::protocol::{GroupPlan, PlanState, SlotState};
 use super::{GangPlan, PlannedGroup, PlannedSlot};
 
 impl GangPlan {
-    /// What the protocol decides by.
+    /// Facts by which the protocol decides.
     #[must_use]
     pub fn state(&self) -> PlanState {
         let slot = |slot: &PlannedSlot| SlotState {

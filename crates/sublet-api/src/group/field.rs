@@ -11,9 +11,9 @@ use sublet_model::Time;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}`: {what}")]
 pub struct GroupError {
-    /// Where it stands.
+    /// Path of the field.
     pub field: String,
-    /// What is wrong with it, and what could stand there.
+    /// The fault, and the values that would be valid.
     pub what: String,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Field<'a> {
     /// All of it as a type; its default where it is absent.
     ///
     /// # Errors
-    /// What the type does not take.
+    /// A value that the type does not take.
     pub(crate) fn read<T: Default + Deserialize<'a>>(&self) -> Result<T, GroupError> {
         let Some(value) = self.value else {
             return Ok(T::default());

@@ -1,4 +1,4 @@
-//! What one pod asks, in every way in which the queue counts.
+//! Request of one pod, in every way in which the queue counts.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -13,11 +13,11 @@ use crate::machine::{amounts_of, gpu_amounts, host_of, stock_ask};
 use crate::object::Pod;
 use crate::stock::{pod_rules, unmodelled};
 
-/// What a pod, or the template of one, asks of nodes and takes from quotas. `card`: the memory that
-/// a whole card counts with, so that a quota of GPU memory counts whole cards too.
+/// Resources that a pod, or its template, asks of nodes and takes from quotas. `card`: the memory
+/// that a whole card counts with, so that a quota of GPU memory counts whole cards too.
 ///
 /// # Errors
-/// What cannot be read of it.
+/// A part of the request that cannot be read.
 pub fn member_shape(pod: &Pod, unit: Unit, card: MiB) -> Result<MemberShape, GroupError> {
     let of_claim = |error: ClaimError| GroupError {
         field: error.field(pod),
@@ -41,8 +41,8 @@ pub fn member_shape(pod: &Pod, unit: Unit, card: MiB) -> Result<MemberShape, Gro
     })
 }
 
-/// What was read before of pods and templates. A queue is looked at many times a second, and most of
-/// what waits has not changed.
+/// Shapes of pods and templates that were read before. The queue is read many times a second, and
+/// most waiting pods have not changed since.
 #[derive(Debug, Default)]
 pub struct ShapeMemo {
     known: BTreeMap<String, KnownShape>,
@@ -62,7 +62,7 @@ struct KnownShape {
 }
 
 impl ShapeMemo {
-    /// Another look begins. What the last one did not ask for is gone.
+    /// Begins another pass, and drops the shapes that the last pass did not use.
     pub(super) fn begin(&mut self) {
         let last = self.look;
         self.known.retain(|_, known| known.look == last);

@@ -1,5 +1,5 @@
-//! What starts together: gangs and jobs, read from pods, PodGroups and the objects of operators, and
-//! made into the groups that the queue decides about.
+//! Pods that start together: gangs and jobs, read from pods, PodGroups and the objects of
+//! operators, and made into the groups that the queue decides about.
 //!
 //! Suggested reading order: gang, job, gather, scope. Two lists say what is known: `gang/` has a file for
 //! each way of naming a gang, `job/` one for each kind of job.

@@ -14,7 +14,7 @@ pub struct PriorityClasses {
     usual: Option<i32>,
 }
 
-/// What one says.
+/// Facts of one PriorityClass.
 #[derive(Debug, Clone, Copy)]
 struct PriorityClass {
     value: i32,
@@ -63,9 +63,9 @@ impl PriorityClasses {
         self.count();
     }
 
-    /// The number of the class of that name; of those who name none, for "". Of several defaults the
-    /// smallest counts (`getDefaultPriorityClass` in Kubernetes'
-    /// `plugin/pkg/admission/priority/admission.go`).
+    /// The value of the class of that name. The empty name gives the value for pods that name no
+    /// class. If there are several defaults, the smallest counts (`getDefaultPriorityClass` in
+    /// Kubernetes' `plugin/pkg/admission/priority/admission.go`).
     #[must_use]
     pub fn value(&self, name: &str) -> Option<i32> {
         match name {

@@ -1,5 +1,5 @@
-//! Whom the queue looks after, and the groups that it decides about. The controller and the commands
-//! that show a queue make them of the same objects by the same rules.
+//! Pods that the queue manages, and the groups that it decides about. The controller and the
+//! commands that show a queue make the groups from the same objects by the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,14 @@ use crate::object::Pod;
 use crate::pod::{has_gate, scheduler_for, scheduler_of};
 use crate::quota_index::QuotaIndex;
 
-/// Who queues.
+/// Scope of the queue: the pods that it manages.
 #[derive(Debug, Clone)]
 pub struct QueueScope {
     /// The schedulers that ask Sublet.
     pub schedulers: BTreeSet<String>,
     /// The scheduler of pods that name none, where their namespace does not say it.
     pub assign: Option<String>,
-    /// What one `aliyun.com/gpu-mem` is.
+    /// Unit of `aliyun.com/gpu-mem`.
     pub unit: Unit,
 }
 
@@ -42,13 +42,13 @@ pub struct QueueSources<'a> {
     pub jobs: &'a [&'a JobFacts],
     /// Plans that live.
     pub plans: &'a [&'a GangPlan],
-    /// Which quota is whose.
+    /// Index of the quota of each pod and job.
     pub quotas: &'a QuotaIndex,
-    /// What names of priorities are worth.
+    /// Numbers of the priority classes.
     pub classes: &'a PriorityClasses,
     /// Labels of namespaces.
     pub namespaces: &'a NamespaceLabels,
-    /// Who queues.
+    /// Scope of the queue.
     pub scope: &'a QueueScope,
     /// The memory that a whole card counts with.
     pub card: MiB,
@@ -56,7 +56,7 @@ pub struct QueueSources<'a> {
     pub now: Time,
 }
 
-/// What is seen of a group that may have run as a whole.
+/// Observations about a group that may have run as a whole.
 #[derive(Debug, Clone, Copy)]
 pub struct WholeSight {
     /// It has its minimum on nodes now.
@@ -68,9 +68,10 @@ pub struct WholeSight {
 }
 
 impl WholeSight {
-    /// Did the group run as a whole since somebody of it is there? `before`: what was known. Who has no
-    /// memory of it does not know: who has members on nodes and is not about to start did, as in
-    /// Koordinator, because nobody who runs may be taken for somebody who came too early.
+    /// Did the group run as a whole at any time since its present members came? `before` is the
+    /// earlier answer. Without an earlier answer, a group that has members on nodes and is not
+    /// about to start counts as one that ran, as in Koordinator: a running member must not be taken
+    /// for one that came too early.
     #[must_use]
     pub fn ran(self, before: Option<bool>) -> bool {
         let ran = self.stays && before.unwrap_or(!self.is_starting);
@@ -140,11 +141,11 @@ pub fn queued_groups(
     gathered
 }
 
-/// What plans say of groups.
+/// Facts that plans hold about groups.
 struct Sights<'a> {
-    /// Who goes for others.
+    /// Pods that are evicted for others.
     victims: BTreeSet<&'a PodUid>,
-    /// How many slots a group has.
+    /// Number of slots of each group.
     planned: BTreeMap<&'a str, usize>,
 }
 

@@ -135,7 +135,7 @@ fn all_else_that_the_stock_scheduler_counts() {
     assert_eq!(stock_ask(&plain).unwrap().ports.len(), 2);
 }
 
-/// What pods can have of a node, in words.
+/// Resources of a node that pods can have, in words.
 fn node(text: &str) -> String {
     let node: Node = serde_json::from_str(text).unwrap();
     let unit = Unit::MiB;

@@ -1,4 +1,4 @@
-//! What a scheduler looks at: taints and tolerations, affinity, spreading, volumes.
+//! Fields that only a scheduler reads: taints and tolerations, affinity, spreading, volumes.
 //!
 //! The structs have the form of Kubernetes' text. [`crate::stock`] turns them into the types of
 //! `sublet_plan::stock`, which decide.
@@ -63,10 +63,10 @@ pub struct Affinity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
-    /// What must come true.
+    /// Terms that a node must meet.
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     pub required: Option<NodeSelector>,
-    /// What only orders nodes.
+    /// Terms that only rank nodes.
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "or_default"
@@ -107,7 +107,7 @@ pub struct PreferredTerm {
     pub preference: NodeTerm,
 }
 
-/// What is wanted of one label or field.
+/// Requirement on one label or field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SelectorRequirement {
@@ -117,7 +117,7 @@ pub struct SelectorRequirement {
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`; of nodes also `Gt` and `Lt`.
     #[serde(deserialize_with = "or_default")]
     pub operator: String,
-    /// What it is compared with.
+    /// Values for the comparison.
     #[serde(deserialize_with = "or_default")]
     pub values: Vec<String>,
 }
@@ -126,7 +126,7 @@ pub struct SelectorRequirement {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodAffinity {
-    /// What must come true.
+    /// Terms that must be met.
     #[serde(
         rename = "requiredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "or_default"
@@ -140,7 +140,7 @@ pub struct PodAffinity {
     pub preferred: Vec<Anything>,
 }
 
-/// Which pods are meant.
+/// Selection of pods in a term.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAffinityTerm {
@@ -153,7 +153,7 @@ pub struct PodAffinityTerm {
     pub namespace_selector: Option<Anything>,
 }
 
-/// Which labels are meant; all of it must come true.
+/// Selection of labels; all of its requirements must be met.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {

@@ -43,7 +43,7 @@ impl DeviceList {
         })
     }
 
-    /// How many devices the list holds.
+    /// Number of devices in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.n_devices

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// A fake machine's description that no other test uses.
 pub(crate) const SPEC: &str = "2x3GiB";
 
-/// How long anything may take before a test gives up.
+/// Time limit for anything in a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One test's folder.
@@ -107,7 +107,7 @@ impl Stage {
         &self.sublet
     }
 
-    /// Where the fake machine's arbiter listens.
+    /// Socket of the fake machine's arbiter.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }

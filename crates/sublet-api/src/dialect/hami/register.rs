@@ -44,7 +44,7 @@ struct Written<'a> {
     writer: &'static str,
 }
 
-/// What our texts have as `writer`.
+/// Value of `writer` in our texts.
 const WRITER: &str = "sublet.dev";
 
 /// The longest text: two hundred cards. The API server takes 256 KiB for all annotations of an object
@@ -94,7 +94,7 @@ pub fn is_ours(text: &str) -> bool {
 /// Reads any of the forms.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// The fault, in words for people.
 pub(super) fn read(text: &str) -> Result<Inventory, String> {
     let cards: Vec<Registered> = if text.trim_start().starts_with('[') {
         serde_json::from_str(text).map_err(|error| error.to_string())?

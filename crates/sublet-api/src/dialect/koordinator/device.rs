@@ -99,8 +99,8 @@ impl DeviceObject {
     }
 }
 
-/// The cards that a `Device` of somebody else calls unhealthy. Where it does not say, the CRD says
-/// so: `false` is the default.
+/// The cards that another writer's `Device` calls unhealthy. A card without the field `health` is
+/// unhealthy: the CRD's default is `false`.
 ///
 /// # Errors
 /// Not such an object.

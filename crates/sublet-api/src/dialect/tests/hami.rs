@@ -7,7 +7,7 @@ use sublet_model::{
 use super::*;
 use crate::{NodeDefaults, NodeReport, facts_of, report_to_json};
 
-/// What a pod asks, part by part, or why not.
+/// Request of a pod, part by part, or the reason of its refusal.
 fn asks(picture: &str, annotations: &[(&str, &str)]) -> String {
     match claim_of(&annotated(picture, annotations), Unit::MiB) {
         Err(error) => error.to_string(),

@@ -173,7 +173,7 @@ fn k4_memory_and_all_compute_time_share_one_card() {
     );
 }
 
-/// What a Binding says of a pod that got these cards.
+/// Annotations of a Binding for a pod that got these cards.
 fn written(picture: &str, cards: &[u16]) -> BTreeMap<String, String> {
     let claim = claim_of(&pod(&long(picture)), Unit::MiB).unwrap().unwrap();
     let facts = node();
@@ -245,7 +245,7 @@ fn k13_the_cards_are_sorted_for_nvidia_visible_devices() {
     assert_eq!(written("a ratio=50", &[1])[keys::KOORDINATOR_MINORS], "1");
 }
 
-/// What a pod got that Koordinator bound: `container:index/uuid/MiB`.
+/// Allocation of a pod that Koordinator bound: `container:index/uuid/MiB`.
 fn read_back(picture: &str, text: &str) -> String {
     let pod = annotated(&long(picture), &[(keys::KOORDINATOR_ALLOCATED, text)]);
     let claim = claim_of(&pod, Unit::MiB).unwrap().unwrap();

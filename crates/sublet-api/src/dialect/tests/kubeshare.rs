@@ -143,7 +143,7 @@ fn its_model_is_a_wish() {
     assert_eq!(any.unwrap().unwrap().wishes(), None);
 }
 
-/// What a pod with these labels got, as that text says: `uuid/MiB`.
+/// Allocation of a pod with these labels, as that text says: `uuid/MiB`.
 fn read_back(labels: &str, text: &str) -> String {
     let mut pod = labelled("a", labels);
     let annotation = (keys::KUBESHARE_UUID.to_owned(), text.to_owned());

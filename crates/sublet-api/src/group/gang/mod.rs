@@ -1,7 +1,7 @@
 //! Gangs: which one a pod belongs to, and what a PodGroup or a pod says of it.
 //!
-//! A dialect is a file here and a line in [`GANG_DIALECTS`]. What a dialect's own scheduler takes
-//! for its default, because it cannot read it, counts as the default here too, and is told.
+//! A dialect is a file here and a line in [`GANG_DIALECTS`]. If a dialect's own scheduler cannot
+//! read a field and takes the default, the default counts here too, and the fault is reported.
 
 mod koordinator;
 mod native;
@@ -25,7 +25,7 @@ pub const GANG_DIALECTS: &[&dyn GangDialect] = &[
     &native::Native,
 ];
 
-/// What one dialect of gangs knows.
+/// Rules and names of one dialect of gangs.
 pub trait GangDialect: Sync {
     /// The API group of its PodGroups.
     fn api_group(&self) -> &'static str;
@@ -43,7 +43,7 @@ pub trait GangDialect: Sync {
     /// The gang that a pod names, without its namespace.
     fn named<'a>(&self, pod: &'a Pod) -> Option<&'a str>;
 
-    /// What the pods of a gang say of it themselves, where it needs no object.
+    /// Terms that the pods of a gang carry themselves, if the gang needs no object.
     ///
     /// # Errors
     /// A field without which there is no gang.
@@ -51,7 +51,7 @@ pub trait GangDialect: Sync {
         Ok(None)
     }
 
-    /// What a PodGroup says.
+    /// Terms in a PodGroup.
     ///
     /// # Errors
     /// A field without which there is no gang.
@@ -83,35 +83,34 @@ impl fmt::Display for GangName {
 /// On what terms a gang starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GangTerms {
-    /// How many of it must start together.
+    /// Number of members that must start together.
     pub min: u32,
-    /// How many it has, where that is said.
+    /// Number of members, if it is given.
     pub total: Option<u32>,
-    /// What becomes of those that have a place, if the gang does not start in time.
+    /// Treatment of members that have a place, if the gang does not start in time.
     pub mode: GangMode,
-    /// Who counts for the minimum.
+    /// Members that count for the minimum.
     pub matching: MatchPolicy,
-    /// How long members with a place wait for the others, in seconds.
+    /// Longest time that members with a place wait for the others, in seconds.
     pub waits_s: Option<u32>,
     /// The gangs that start with it, this one too; none where it starts alone.
     pub with: Vec<GangName>,
     /// Its priority; that of its pods where it says none.
     pub priority: AskedPriority,
-    /// What is written in a way that its own scheduler would not understand either, and is taken
-    /// for the default.
+    /// Fields that its own scheduler would not understand either. Their defaults count.
     pub odd: Vec<GroupError>,
 }
 
 /// The gang that a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangOfPod {
-    /// Which one.
+    /// Name of the gang.
     pub gang: GangName,
-    /// What the pod says of it, where it can do without a PodGroup.
+    /// Terms on the pod, if the gang needs no PodGroup.
     pub terms: Option<GangTerms>,
 }
 
-/// What a PodGroup of any API says.
+/// Facts in a PodGroup of any API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodGroupFacts {
     /// Whose.
@@ -124,7 +123,7 @@ pub struct PodGroupFacts {
     pub uid: String,
     /// When it was made.
     pub created: Option<Time>,
-    /// Who looks after it: an operator's job that has its pods too.
+    /// Controller of the PodGroup: an operator's job that has its pods too.
     pub owner: Option<OwnerReference>,
     /// The quota that its label names.
     pub quota: Option<String>,
@@ -216,8 +215,8 @@ pub(super) fn namespace_of(meta: &Meta) -> &str {
     }
 }
 
-/// What annotations say of a gang, for all dialects alike: `mode`, `match-policy`, `waiting-time`,
-/// `groups`. `word`: of the gangs in `groups`.
+/// Reads a gang's terms from annotations, for all dialects alike: `mode`, `match-policy`,
+/// `waiting-time`, `groups`. `word` is the kind of the gangs in `groups`.
 pub(super) fn annotated(meta: &Meta, min: u32, word: &'static str) -> GangTerms {
     let mut terms = GangTerms {
         min,

@@ -1,7 +1,7 @@
 //! Kubernetes' own gangs: a field of the pod, and a PodGroup of `scheduling.k8s.io`.
 //!
 //! Sources: `k8s.io/api` v0.36.3 (`scheduling/v1alpha2`) and v0.37.2 (`scheduling/v1beta1`), and
-//! `core/v1` of both. What is read here stands in the same fields in both versions. A PodGroup says
+//! `core/v1` of both. The fields that are read here are the same in both versions. A PodGroup has
 //! all of its terms itself: the Workload that it was made from is not read, nor are the composite
 //! groups of 1.37, which name PodGroups.
 

@@ -22,7 +22,7 @@ pub(super) const MOST_COPIES: u32 = 150_000;
 /// The role of a pod that is a group of one.
 const LONE: &str = "pod";
 
-/// What a group is made of.
+/// Parts of a group.
 pub(super) struct Parts<'a> {
     pub(super) id: Arc<str>,
     pub(super) quota: Arc<str>,
@@ -56,7 +56,7 @@ pub(super) struct RoleParts<'a> {
     pub(super) pods: Vec<(&'a Pod, Option<u32>)>,
 }
 
-/// What a pod is called where something is said of it.
+/// Name of a pod in messages.
 pub(super) fn pod_name(pod: &Pod) -> String {
     format!("pod/{}/{}", namespace_of(&pod.metadata), pod.metadata.name)
 }
@@ -313,7 +313,7 @@ impl<'a> Gathering<'a> {
         found.quota
     }
 
-    /// What a group asks, else what its pods have, else what counts where nothing is asked.
+    /// Priority of a group: its own request, else the priority of its pods, else the default.
     fn priority_of(&mut self, of: &str, asked: &AskedPriority, pods: &[&Pod]) -> i32 {
         let class = self.sources.priority;
         let of_pod = |pod: &&Pod| {
@@ -346,7 +346,7 @@ fn is_preemptible(pod: &Pod) -> bool {
     label.is_none_or(|label| label != "false")
 }
 
-/// The slot that a pod was let start for. What cannot be read is none: the extender says so.
+/// Slot for which a pod was let start. An unreadable mark counts as none: the extender reports it.
 fn slot_of(pod: &Pod) -> Option<SlotMark> {
     let text = pod.metadata.annotations.get(keys::SLOT)?;
     slot_from_json(text).ok()

@@ -115,7 +115,7 @@ impl RoleParts<'_> {
         })
     }
 
-    /// Those that have a place: pods on nodes, and slots of plans that no such pod has.
+    /// Members that have a place: pods on nodes, and slots of plans whose pod is not on a node yet.
     fn members(&self, group: &Arc<str>, slots: &PlanSlots<'_>) -> Vec<Member> {
         let mut wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)> = Vec::new();
         let mut on_nodes = BTreeSet::new();

@@ -22,7 +22,7 @@ use crate::object::Pod;
 use crate::pod::is_over;
 use crate::quota_index::QuotaIndex;
 
-/// What groups are made from.
+/// Objects and functions from which groups are made.
 #[derive(Clone, Copy)]
 pub struct GroupSources<'a> {
     /// Every pod.
@@ -33,13 +33,13 @@ pub struct GroupSources<'a> {
     pub jobs: &'a [&'a JobFacts],
     /// Plans that live.
     pub plans: &'a [&'a GangPlan],
-    /// Which quota is whose.
+    /// Index of the quota of each pod and job.
     pub quotas: &'a QuotaIndex,
     /// The number of a PriorityClass; of that which counts where none is named, for "".
     pub priority: &'a dyn Fn(&str) -> Option<i32>,
     /// Does the queue look after such a pod? Asked about the templates of jobs too.
     pub is_queued: &'a dyn Fn(&Pod) -> bool,
-    /// What one unit of memory is, for dialects without units of their own.
+    /// Unit of memory, for dialects without units of their own.
     pub unit: Unit,
     /// The memory that a whole card counts with.
     pub card: MiB,
@@ -58,7 +58,7 @@ pub struct QueuedGroup {
     pub gangs: Vec<GangName>,
     /// Its pods.
     pub pods: Vec<MemberPod>,
-    /// How long members with a place wait for the others, in seconds.
+    /// Longest time that members with a place wait for the others, in seconds.
     pub waits_s: Option<u32>,
     /// Roles whose pods come only when others run: nobody waits for them.
     pub late: BTreeSet<Arc<str>>,
@@ -67,8 +67,8 @@ pub struct QueuedGroup {
 }
 
 impl QueuedGroup {
-    /// Does anybody of it wait for a place? Of one that runs as a whole with all its members nobody
-    /// does, whatever its quota is entitled to.
+    /// Does a member of the group wait for a place? None waits if the group runs as a whole with
+    /// all its members, however much its quota is entitled to.
     #[must_use]
     pub fn waits(&self) -> bool {
         let mut roles = self.group.roles();
@@ -87,7 +87,7 @@ pub struct MemberPod {
     pub uid: PodUid,
     /// The role.
     pub role: Arc<str>,
-    /// Which one of the role; none where any that is free is as good.
+    /// Index of the member in its role; `None` if any free index will do.
     pub index: Option<u32>,
     /// Is it on a node?
     pub is_bound: bool,
@@ -96,18 +96,18 @@ pub struct MemberPod {
 /// Something that cannot be read, and of what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupProblem {
-    /// What it is called: a pod, a PodGroup or a job.
+    /// Name of the object: a pod, a PodGroup or a job.
     pub of: String,
-    /// What is wrong with it.
+    /// The fault.
     pub error: GroupError,
 }
 
-/// What was made.
+/// Groups and problems that were found.
 #[derive(Debug, Clone, Default)]
 pub struct Gathered {
     /// Groups, by name.
     pub groups: Vec<QueuedGroup>,
-    /// What cannot be read, or not all of it.
+    /// Objects that cannot be read, or not completely.
     pub problems: Vec<GroupProblem>,
 }
 

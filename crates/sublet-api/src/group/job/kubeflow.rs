@@ -100,7 +100,7 @@ impl JobKind for Framework {
     }
 }
 
-/// What a run policy says, and how far the job is.
+/// Reads a run policy, and the job's progress.
 pub(super) fn policy_of(policy: &Field<'_>, job: &Field<'_>) -> Result<JobShape, GroupError> {
     let scheduling = policy.get("schedulingPolicy")?;
     let status = job.get("status")?;

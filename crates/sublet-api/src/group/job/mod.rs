@@ -43,7 +43,7 @@ pub const JOB_KINDS: &[&dyn JobKind] = &[
     &leader_worker_set::LeaderWorkerSet,
 ];
 
-/// What one kind of job knows.
+/// Rules and names of one kind of job.
 pub trait JobKind: Sync {
     /// Its API.
     fn api(&self) -> JobApi;
@@ -60,7 +60,7 @@ pub trait JobKind: Sync {
     /// The field that holds it back, if it has one.
     fn suspend(&self) -> Option<&'static [&'static str]>;
 
-    /// Which pods it makes, and how far it is.
+    /// Pods that the job makes, and its progress.
     ///
     /// # Errors
     /// A field that cannot be read.
@@ -111,20 +111,21 @@ impl fmt::Display for JobName {
     }
 }
 
-/// Which pods a job makes.
+/// Pods that a job makes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobShape {
     /// Its roles.
     pub roles: Vec<JobRole>,
-    /// How many groups of this shape it makes, each for itself; none means one, which is the job.
+    /// Number of groups of this shape that the job makes, each for itself; `None` means one group,
+    /// the job.
     pub copies: Option<u32>,
-    /// How many members must start together; all of them unless it is said.
+    /// Number of members that must start together; `None` means all of them.
     pub min: Option<u32>,
     /// The queue that it names.
     pub queue: Option<String>,
     /// The priority that it asks for, its templates aside.
     pub priority: AskedPriority,
-    /// How long members with a place wait for the others, in seconds.
+    /// Longest time that members with a place wait for the others, in seconds.
     pub waits_s: Option<u32>,
     /// It is ended after so many seconds.
     pub runs_for_s: Option<u64>,
@@ -139,34 +140,34 @@ pub struct JobShape {
 pub struct JobRole {
     /// Its name, which no other role of the job has.
     pub name: String,
-    /// How many of it must start together with the others, where its job says so.
+    /// Number of its members that must start together with the others, if its job gives one.
     pub min: Option<u32>,
-    /// How many it has that have not ended well.
+    /// Number of its members that have not ended well.
     pub replicas: u32,
-    /// How many members have one index of [`JobMember`].
+    /// Number of members that share one index of [`JobMember`].
     pub each: u32,
     /// Its pods come only when those of other roles run.
     pub is_late: bool,
-    /// What they are made from.
+    /// Template of its pods.
     pub template: Pod,
 }
 
-/// Which member of a job a pod is.
+/// Position of a pod in a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobMember {
     /// The job's name, in the namespace of the pod.
     pub job: String,
-    /// Which of several groups, of a job that makes several.
+    /// Index of the group, in a job that makes several.
     pub copy: Option<u32>,
     /// The role.
     pub role: String,
-    /// Which one of the role; none where any is as good.
+    /// Index of the member in its role; `None` if any index will do.
     pub index: Option<u32>,
-    /// Which one of those with this index.
+    /// Position among the members with this index.
     pub within: u32,
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobProgress {
     /// It makes no pods before somebody lets it.
@@ -177,7 +178,7 @@ pub enum JobProgress {
     Over,
 }
 
-/// What a job says.
+/// Facts in a job's object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFacts {
     /// Its name.
@@ -192,7 +193,7 @@ pub struct JobFacts {
     pub created: Option<Time>,
     /// The job that made it.
     pub owner: Option<JobName>,
-    /// How far it is.
+    /// Its progress.
     pub state: JobProgress,
     /// On what terms it starts. The minimum is that of one group.
     pub terms: GangTerms,
@@ -200,7 +201,7 @@ pub struct JobFacts {
     pub quotas: Vec<String>,
     /// May it be evicted for others?
     pub is_preemptible: bool,
-    /// Which pods it makes.
+    /// Pods that it makes.
     pub shape: JobShape,
 }
 
@@ -313,7 +314,7 @@ impl JobFacts {
 }
 
 impl JobShape {
-    /// How many members a group has.
+    /// Number of members of a group.
     fn all(&self) -> u32 {
         let all = self.roles.iter().map(|role| role.replicas);
         all.fold(0, u32::saturating_add)
@@ -380,7 +381,7 @@ fn numbered(pod: &Pod, label: &str) -> Option<u32> {
     pod.metadata.labels.get(label)?.parse().ok()
 }
 
-/// What is left of so many, when some have ended well.
+/// Number of members left after some have ended well.
 fn left_of(replicas: u32, succeeded: &Field<'_>) -> Result<u32, GroupError> {
     Ok(replicas.saturating_sub(succeeded.count()?.unwrap_or(0)))
 }
