@@ -1,4 +1,4 @@
-//! `sublet.dev/allocation`: what each container got, as JSON on the pod.
+//! `sublet.dev/allocation`: the cards of each container, as JSON on the pod.
 //!
 //! `[{"container":"main","index":0,"uuid":"GPU-…","memoryMiB":8138}]`, in the order in which
 //! the containers start. The UUID is absent where no agent reports the node.
@@ -37,7 +37,7 @@ pub enum AllocationError {
         /// The expected value.
         wanted: &'static str,
     },
-    /// Readable, but not an answer to what the pod asks.
+    /// Readable, but it does not match the pod's request.
     #[error("annotation `{key}` does not answer what the pod's containers ask")]
     Mismatch {
         /// The annotation.

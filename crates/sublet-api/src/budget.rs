@@ -1,4 +1,4 @@
-//! Disruption budgets (`policy/v1`): how many of which pods an eviction may take.
+//! Disruption budgets (`policy/v1`): the number of pods that an eviction may take from a set.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct DisruptionBudget {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BudgetSpec {
-    /// Whose.
+    /// Pods of the budget.
     #[serde(deserialize_with = "or_default")]
     pub selector: LabelSelector,
 }
@@ -43,9 +43,9 @@ pub struct BudgetStatus {
 }
 
 impl DisruptionBudget {
-    /// Does the eviction of that pod use up a part of the budget? Counted as the stock scheduler
-    /// counts: an empty or unreadable selector matches nothing, and no selector matches a pod
-    /// without labels.
+    /// Does the eviction of that pod use up a part of the budget? Counts like the stock scheduler:
+    /// an empty or unreadable selector matches nothing, and no selector matches a pod without
+    /// labels.
     #[must_use]
     pub fn counts(&self, namespace: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let Ok(requirements) = pods_like(&self.spec.selector, "spec.selector") else {

@@ -95,7 +95,7 @@ pub enum ElasticQuotaError {
     /// A wrong amount.
     #[error("{value:?}: {cause}")]
     Amount {
-        /// Where.
+        /// Path of the field.
         field: String,
         /// As written.
         value: String,
@@ -105,7 +105,7 @@ pub enum ElasticQuotaError {
     /// A text that is no JSON of the wanted form.
     #[error("{problem}")]
     Json {
-        /// Where.
+        /// Path of the field.
         field: String,
         /// The fault.
         problem: String,
@@ -198,7 +198,7 @@ fn annotation(key: &str) -> String {
     format!("metadata.annotations[{key}]")
 }
 
-/// Less what of it nobody can have.
+/// Subtracts the part that no pod can have.
 fn without(mut total: Amounts, unschedulable: Option<Amounts>) -> Amounts {
     for (resource, amount) in unschedulable.unwrap_or_default() {
         if let Some(total) = total.get_mut(&resource) {

@@ -68,7 +68,7 @@ pub struct WholeNodes<'a> {
     pub items: Option<Vec<WholeNode<'a>>>,
 }
 
-/// A node as it was given, to be returned unread: what Sublet knows of it comes from its watch.
+/// A node as it was given, to be returned unread: Sublet takes its own facts from its watch.
 #[derive(Debug, Clone, Copy)]
 pub struct WholeNode<'a> {
     /// Its name.
@@ -216,7 +216,7 @@ pub struct WholeVictims {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PreemptResult {
-    /// The nodes where that would help.
+    /// The nodes where the evictions would make room.
     pub node_name_to_meta_victims: BTreeMap<String, MetaVictims>,
 }
 

@@ -55,7 +55,7 @@ pub struct GangPlan {
     pub version: Arc<str>,
     /// The leadership that wrote or adopted it.
     pub epoch: u64,
-    /// Its members are bound by then, or what is left is given up.
+    /// Deadline for binding its members. After it, the rest of the plan is given up.
     pub deadline: Time,
     /// The groups; each is whole in one plan.
     pub groups: Vec<PlannedGroup>,

@@ -134,7 +134,7 @@ struct GpuJson {
     model: String,
     #[serde(rename = "memoryMiB")]
     memory_mib: u64,
-    /// Absent for a healthy card, else what is wrong with it.
+    /// Fault of the card; absent for a healthy card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sick: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

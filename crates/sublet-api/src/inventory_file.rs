@@ -52,8 +52,8 @@ pub fn parse(text: &str, node: &NodeName) -> Result<Inventory, String> {
     Inventory::new(gpus, pairs, nics, partitions).map_err(|error| error.to_string())
 }
 
-/// The error with the name of the field whose value it is about. The parser tells line
-/// and column only, and `invalid u16` alone sends a reader counting columns.
+/// The error, with the name of the field that has the wrong value. The parser tells line and column
+/// only, and `invalid u16` alone sends a reader counting columns.
 fn explain(text: &str, error: &serde_saphyr::Error) -> String {
     let field = error.location().and_then(|place| {
         let line = text

@@ -66,7 +66,7 @@ keys! {
         /// compute time that is promised, in percent of one card, beside `aliyun.com/gpu-mem`
         /// (Aliyun GPUShare)
         ALIYUN_GPU_CORE = "aliyun.com/gpu-core.percentage",
-        /// how many cards a node has; in its status only (Aliyun GPUShare)
+        /// number of cards of a node; in its status only (Aliyun GPUShare)
         ALIYUN_GPU_COUNT = "aliyun.com/gpu-count",
         /// whole cards (NVIDIA)
         NVIDIA_GPU = "nvidia.com/gpu",
@@ -78,7 +78,7 @@ keys! {
         HAMI_CORES = "nvidia.com/gpucores",
         /// 0 or 1; read, and changes nothing (HAMi)
         HAMI_PRIORITY = "nvidia.com/priority",
-        /// a number of cards; 1 where only parts of one are asked for; alone: whole cards (Sublet)
+        /// number of cards; 1 if only parts of one are asked for; alone: whole cards (Sublet)
         GPU = "sublet.dev/gpu",
         /// memory of each card, in bytes with the suffixes of Kubernetes (`4Gi`) (Sublet)
         GPU_MEMORY = "sublet.dev/gpu-memory",
@@ -95,7 +95,7 @@ keys! {
         KOORDINATOR_MEMORY = "koordinator.sh/gpu-memory",
         /// memory in percent, of all the container's cards together (Koordinator)
         KOORDINATOR_RATIO = "koordinator.sh/gpu-memory-ratio",
-        /// how many cards the amounts are divided among (Koordinator)
+        /// number of cards among which the amounts are divided (Koordinator)
         KOORDINATOR_SHARED = "koordinator.sh/gpu.shared",
         /// network cards; refused (Koordinator)
         KOORDINATOR_RDMA = "koordinator.sh/rdma",
@@ -107,22 +107,21 @@ keys! {
         GPU_SLOT = "sublet.dev/gpu-slot",
     }
     PodAnnotation {
-        /// what each container got; written by the scheduler in the Binding
+        /// cards of each container; written by the scheduler in the Binding
         ALLOCATION = "sublet.dev/allocation",
         /// the containers whose devices the node has handed over, a JSON list; written by the
         /// agent
         ASSIGNED = "sublet.dev/assigned",
-        /// what the pod asked when it was bound, where it asks by labels or annotations, which can be
+        /// request of the pod when it was bound, if it asks by labels or annotations, which can be
         /// changed at any time; written by the scheduler in the Binding
         ASKED = "sublet.dev/asked",
-        /// the runtime's plugins without which it creates none of the pod's containers (NRI); written
-        /// by the scheduler in the Binding, where the runtime asks the node's agent
+        /// plugins that the runtime must have before it creates any of the pod's containers (NRI);
+        /// written by the scheduler in the Binding, if the runtime asks the node's agent
         REQUIRED_PLUGINS = "required-plugins.noderesource.dev",
-        /// which slot of which GangPlan the pod has, and on which node; written by the controller when
-        /// it lets the pod start
+        /// GangPlan, slot and node of the pod; written by the controller when it lets the pod start
         SLOT = "sublet.dev/slot",
-        /// for which node and by whose eviction the controller makes room for the pod, which waits;
-        /// written once
+        /// node and victims by which the controller makes room for the pod, which waits; written
+        /// once
         PREEMPTING = "sublet.dev/preempting",
         /// the card's index; also a variable of the container (Aliyun GPUShare)
         ALIYUN_IDX = "ALIYUN_COM_GPU_MEM_IDX",
@@ -170,7 +169,7 @@ keys! {
         /// the GpuFlavor whose amounts the webhook wrote into the pod; beside it
         /// `sublet.dev/flavor` asks for nothing more
         FLAVOR_APPLIED = "sublet.dev/flavor-applied",
-        /// the cards, as JSON; written by the scheduler, and read where Koordinator bound the pod
+        /// the cards, as JSON; written by the scheduler, and read if Koordinator bound the pod
         /// (Koordinator)
         KOORDINATOR_ALLOCATED = "scheduling.koordinator.sh/device-allocated",
         /// the cards as NVML counts them, for `NVIDIA_VISIBLE_DEVICES`; written by the scheduler
@@ -179,14 +178,14 @@ keys! {
         /// when the pod was bound, in nanoseconds since the Unix epoch; written by the scheduler
         /// (Koordinator)
         KOORDINATOR_BOUND = "scheduling.koordinator.sh/bind-timestamp",
-        /// which devices the pod accepts; of it, `requiredTopologyScope` `NUMANode` is served, and
-        /// what else it requires is refused (Koordinator)
+        /// devices that the pod accepts; of its requirements, `requiredTopologyScope` `NUMANode` is
+        /// served, and all others are refused (Koordinator)
         KOORDINATOR_HINT = "scheduling.koordinator.sh/device-allocate-hint",
         /// devices that should be near each other; refused if that is required (Koordinator)
         KOORDINATOR_JOINT = "scheduling.koordinator.sh/device-joint-allocate",
-        /// how cards should be wired; refused unless it is `BestEffort` (Koordinator)
+        /// wanted wiring of the cards; refused unless it is `BestEffort` (Koordinator)
         KOORDINATOR_PARTITION = "scheduling.koordinator.sh/gpu-partition-spec",
-        /// the cards' UUIDs; written by the scheduler, and read where KubeShare bound the pod
+        /// the cards' UUIDs; written by the scheduler, and read if KubeShare bound the pod
         /// (KubeShare 2)
         KUBESHARE_UUID = "sharedgpu/gpu_uuid",
         /// a card's place in KubeShare's own tree; never written, and nobody else may (KubeShare 2)
@@ -197,7 +196,7 @@ keys! {
         KAI_FRACTION = "gpu-fraction",
         /// memory of each card in MiB (KAI)
         KAI_MEMORY = "gpu-memory",
-        /// how many cards; 1 unless it is there (KAI)
+        /// number of cards; 1 unless it is there (KAI)
         KAI_DEVICES = "gpu-fraction-num-devices",
         /// the container that gets the cards; the first main one unless it is there (KAI)
         KAI_CONTAINER = "gpu-fraction-container-name",
@@ -210,7 +209,7 @@ keys! {
         /// the UUID of the card that it must be, or a name for one: on a node, pods of one name are
         /// on one card, and pods of another name on another (KubeShare 1)
         SHAREPOD_GPU = "kubeshare/GPUID",
-        /// the pod goes on a card with a pod of the same affinity, or else on one that nobody is on
+        /// the pod goes on a card with a pod of the same affinity, or else on an unused card
         /// (KubeShare 1)
         SHAREPOD_AFFINITY = "kubeshare/sched_affinity",
         /// the pod stays away from cards with a pod of the same anti-affinity (KubeShare 1)
@@ -219,27 +218,28 @@ keys! {
         SHAREPOD_EXCLUSION = "kubeshare/sched_exclusion",
         /// kubelet runs the pod from a file of its own, as a static pod; read only
         MIRROR = "kubernetes.io/config.mirror",
-        /// on the cluster's own kube-scheduler, where it asks Sublet: names its configuration;
-        /// written by `sublet install --patch-default-scheduler`
+        /// on the cluster's own kube-scheduler, if it asks Sublet: names its configuration; written
+        /// by `sublet install --patch-default-scheduler`
         SCHEDULER_MARK = "sublet.dev/scheduler-configuration",
-        /// the `--config` that it had before, or nothing
+        /// the earlier `--config`, or empty
         REPLACED_CONFIG = "sublet.dev/replaced-configuration",
-        /// the gang that the pod starts with, where no label names it (Koordinator)
+        /// the gang that the pod starts with, if no label names it (Koordinator)
         GANG_NAME = "gang.scheduling.koordinator.sh/name",
-        /// how many pods of the gang must start together; on a job, or on the template of one of
-        /// its roles, the same of that job or role (Koordinator)
+        /// number of the gang's pods that must start together; on a job, or on the template of one
+        /// of its roles, the same of that job or role (Koordinator)
         GANG_MIN = "gang.scheduling.koordinator.sh/min-available",
-        /// how many pods the gang has; as many as `min-available` unless it is there (Koordinator)
+        /// number of the gang's pods; equals `min-available` unless it is there (Koordinator)
         GANG_TOTAL = "gang.scheduling.koordinator.sh/total-number",
-        /// how long members with a place wait for the others, as Go writes durations (Koordinator)
+        /// longest time that members with a place wait for the others, as Go writes durations
+        /// (Koordinator)
         GANG_WAIT = "gang.scheduling.koordinator.sh/waiting-time",
-        /// `Strict`, the default: who has a place gives it back if the gang does not start in time;
-        /// or `NonStrict` (Koordinator)
+        /// `Strict`, the default: members give their places back if the gang does not start in
+        /// time; or `NonStrict` (Koordinator)
         GANG_MODE = "gang.scheduling.koordinator.sh/mode",
         /// gangs that start together, a JSON list of `namespace/name` (Koordinator)
         GANG_GROUPS = "gang.scheduling.koordinator.sh/groups",
-        /// who counts for the minimum: `only-waiting`, `waiting-and-running`, or `once-satisfied`,
-        /// the default (Koordinator)
+        /// members that count for the minimum: `only-waiting`, `waiting-and-running`, or
+        /// `once-satisfied`, the default (Koordinator)
         GANG_MATCH = "gang.scheduling.koordinator.sh/match-policy",
         /// the same by another name (Koordinator)
         GANG_MATCH_ALIAS = "pod-group.scheduling.sigs.k8s.io/match-policy",
@@ -253,18 +253,19 @@ keys! {
         KOORDINATOR_POD_GROUP = "pod-group.scheduling.sigs.k8s.io",
         /// the same, in its older form (Koordinator)
         KOORDINATOR_POD_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name",
-        /// how many pods of the gang must start together; wins over the annotation (Koordinator)
+        /// number of the gang's pods that must start together; wins over the annotation
+        /// (Koordinator)
         KOORDINATOR_POD_GROUP_MIN = "pod-group.scheduling.sigs.k8s.io/min-available",
         /// `false`: the pod is never evicted for others, and stays within its quota's minimum
         /// (Koordinator)
         QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/preemptible",
         /// the ElasticQuota that the pod counts for; its namespace's unless it is there (Koordinator)
         QUOTA_NAME = "quota.scheduling.koordinator.sh/name",
-        /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets what
-        /// guaranteed pods leave
+        /// `guaranteed`, the default, or `opportunistic`: promised no compute time, and gets the
+        /// time that guaranteed pods leave
         CLASS_LABEL = "sublet.dev/class",
         /// the GpuFlavor that the pod asks for, or `default`: its namespace's. An annotation of
-        /// this name says the same
+        /// this name has the same meaning
         FLAVOR = "sublet.dev/flavor",
         /// on a pod that the controller made for the SharePod of its name
         SHARE_POD_LABEL = "sublet.dev/sharepod",
@@ -279,16 +280,16 @@ keys! {
         KUBESHARE_MEMORY = "sharedgpu/gpu_mem",
         /// a part of the card's model name (KubeShare 2)
         KUBESHARE_MODEL = "sharedgpu/gpu_model",
-        /// 0 to 100; a pod with 0 and without `sharedgpu/gpu_request` gets what others leave
-        /// (KubeShare 2)
+        /// 0 to 100; a pod with 0 and without `sharedgpu/gpu_request` gets the time that others
+        /// leave (KubeShare 2)
         KUBESHARE_PRIORITY = "sharedgpu/priority",
         /// pods that start together; refused (KubeShare 2)
         KUBESHARE_GROUP_NAME = "sharedgpu/group_name",
         /// the same, as KubeShare's own page has it; refused (KubeShare 2)
         KUBESHARE_POD_GROUP_NAME = "sharedgpu/pod_group_name",
-        /// how many pods are in the group; refused (KubeShare 2)
+        /// number of pods in the group; refused (KubeShare 2)
         KUBESHARE_GROUP_HEADCOUNT = "sharedgpu/group_headcount",
-        /// how large a part of the group must start together; refused (KubeShare 2)
+        /// part of the group that must start together; refused (KubeShare 2)
         KUBESHARE_GROUP_THRESHOLD = "sharedgpu/group_threshold",
     }
     SchedulingGate {
@@ -309,18 +310,18 @@ keys! {
         HAMI_HANDSHAKE = "hami.io/node-handshake",
         /// UUIDs of cards that get no new work, with commas (HAMi)
         HAMI_CORDON = "hami.io/device-cordon",
-        /// how busy each card was over a minute, in percent, and how many pods were on it;
-        /// written by the agent
+        /// load of each card over a minute, in percent, and number of pods on it; written by the
+        /// agent
         MEASURED_USE = "sublet.dev/measured-use",
-        /// since when no agent hands out devices, so that the cards get no new pods: an agent that
-        /// ends writes it, and the next one removes it
+        /// time since when no agent hands out devices, so that the cards get no new pods: an agent
+        /// that ends writes it, and the next one removes it
         AGENT_AWAY = "sublet.dev/agent-away",
-        /// why containers are not held to their parts: `pending: …`, and no part of a card is handed
-        /// out, or `unsupported: …`, and nothing limits them; written by the agent
+        /// reason why containers are not held to their parts: `pending: …`, and no part of a card
+        /// is handed out, or `unsupported: …`, and nothing limits them; written by the agent
         NOT_ISOLATED = "sublet.dev/not-isolated",
     }
     NodeLabel {
-        /// how cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`
+        /// way in which cards are handed out: `memory`, `whole` or `both`; wins over `--sharing`
         SHARING_LABEL = "sublet.dev/sharing",
         /// `true` turns isolation off for new containers (Aliyun cGPU)
         CGPU_DISABLE_LABEL = "cgpu.disable.isolation",
@@ -337,8 +338,8 @@ keys! {
         /// `allowed`: pods of SharePods may have host namespaces, host folders, privileges and other
         /// service accounts than `default` there
         PRIVILEGED_SHARE_PODS_LABEL = "sublet.dev/privileged-sharepods",
-        /// the scheduler that GPU pods get which name none of their own; wins over
-        /// `--assign-scheduler`, and `default-scheduler` turns that off
+        /// scheduler of GPU pods that name none; wins over `--assign-scheduler`, and
+        /// `default-scheduler` turns that off
         ASSIGN_SCHEDULER_LABEL = "sublet.dev/assign-scheduler",
         /// `true` or `false`: whether containers with parts of cards get `sublet.dev/gpu-slot`;
         /// wins over `--add-slots`
@@ -368,41 +369,43 @@ keys! {
         QUOTA_LENDS = "quota.scheduling.koordinator.sh/allow-lent-resource",
         /// the tree that the quota belongs to; the cluster's own unless it is there (Koordinator)
         QUOTA_TREE = "quota.scheduling.koordinator.sh/tree-id",
-        /// `true` on a tree's top: what the tree has is taken from the cluster's own one, and no
+        /// `true` on a tree's top: the tree's total is taken from the cluster's own tree, and no
         /// sum of minima is checked (Koordinator)
         QUOTA_IS_ROOT = "quota.scheduling.koordinator.sh/is-root",
         /// `true` takes nothing from the cluster's own tree (Koordinator)
         QUOTA_IGNORE_DEFAULT = "quota.scheduling.koordinator.sh/ignore-default-tree",
-        /// `true` on a quota that has others below it; pods count for those alone (Koordinator)
+        /// `true` on a quota that has others below it; pods count for the lower ones alone
+        /// (Koordinator)
         QUOTA_IS_PARENT = "quota.scheduling.koordinator.sh/is-parent",
         /// `true` lets the quota be created or changed though sums of minima do not fit
         /// (Koordinator)
         QUOTA_FORCE = "quota.scheduling.koordinator.sh/allow-force-update",
     }
     ElasticQuotaAnnotation {
-        /// by how much it shares in what is left over, as amounts by resource; as much as its
-        /// maximum unless it is there (Koordinator)
+        /// weight by which the quota shares in the remaining resources, as amounts by resource;
+        /// equals its maximum unless it is there (Koordinator)
         QUOTA_WEIGHT = "quota.scheduling.koordinator.sh/shared-weight",
         /// namespaces whose pods count for the quota, a JSON list (Koordinator)
         QUOTA_NAMESPACES = "quota.scheduling.koordinator.sh/namespaces",
-        /// what the quota's tree has, as amounts by resource (Koordinator)
+        /// total of the quota's tree, as amounts by resource (Koordinator)
         QUOTA_TOTAL = "quota.scheduling.koordinator.sh/total-resource",
-        /// what of that no pod can have now, as amounts by resource (Koordinator)
+        /// part of the total that no pod can have now, as amounts by resource (Koordinator)
         QUOTA_UNSCHEDULABLE = "quota.scheduling.koordinator.sh/unschedulable-resource",
-        /// what of its minimum the quota keeps where all minima are too much (Koordinator)
+        /// part of its minimum that the quota keeps if the sum of all minima is too large
+        /// (Koordinator)
         QUOTA_GUARANTEED = "quota.scheduling.koordinator.sh/guaranteed",
-        /// what its pods ask, as amounts by resource; read where a file holds no pods (Koordinator)
+        /// request of its pods, as amounts by resource; read if a file holds no pods (Koordinator)
         QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
-        /// what it may use now, as amounts by resource; written by the controller (Koordinator)
+        /// amount that it may use now, by resource; written by the controller (Koordinator)
         QUOTA_RUNTIME = "quota.scheduling.koordinator.sh/runtime",
     }
     EventAnnotation {
-        /// pods of the event's object that were created no later than this, and that lacked what the
-        /// webhook gives to pods, were deleted once, so that it makes others
+        /// time; pods of the event's object that were created by then without the webhook's changes
+        /// were deleted once, so that the object makes new ones
         MADE_ANEW_UNTIL = "sublet.dev/made-anew-until",
     }
     Variable {
-        /// what each container of the pod got, as in the pod's annotation `sublet.dev/allocation`;
+        /// cards of each container of the pod, as in the pod's annotation `sublet.dev/allocation`;
         /// put in by the webhook
         ALLOCATION_VARIABLE = "SUBLET_ALLOCATION",
         /// this container's part, in units (Aliyun GPUShare)
@@ -412,7 +415,7 @@ keys! {
         HAMI_MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT",
         /// percent of each card's compute time; not read by Sublet (HAMi)
         HAMI_CORE_LIMIT = "CUDA_DEVICE_SM_LIMIT",
-        /// `true` where the node's label turns isolation off (Aliyun cGPU)
+        /// `true` if the node's label turns isolation off (Aliyun cGPU)
         CGPU_DISABLE = "CGPU_DISABLE",
         /// the cards that the container may see, as UUIDs (NVIDIA's container runtime)
         NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES",

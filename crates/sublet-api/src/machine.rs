@@ -211,7 +211,7 @@ fn asked(pod: &Pod, resource: &str, read: Read, missing: Missing) -> Result<u64,
     Ok(sum)
 }
 
-/// The amounts of a container, of which the largest is charged.
+/// The amounts of a container; the largest of them is charged.
 fn amounts<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -242,7 +242,7 @@ fn amounts<'a>(
     [asked, has, promised].into_iter().flatten()
 }
 
-/// Has its node said that it will never have what the pod asks now?
+/// Has its node reported that it can never provide the pod's present request?
 fn is_infeasible(pod: &Pod) -> bool {
     let conditions = &pod.status.conditions;
     let pending = conditions.iter().find(|c| c.kind == "PodResizePending");

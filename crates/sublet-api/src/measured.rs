@@ -1,4 +1,4 @@
-//! `sublet.dev/measured-use`: how busy a node's cards were, as its agent measured, as JSON on the
+//! `sublet.dev/measured-use`: the load of a node's cards, as its agent measured it, as JSON on the
 //! node: `{"<card's index>":{"percent":40,"pods":2}}`. A card that is not in it was not measured.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use sublet_model::{GpuIndex, MeasuredUse, Milli};
 use crate::keys;
 use crate::object::Node;
 
-/// By card; what stands in [`keys::MEASURED_USE`].
+/// Load by card; the content of [`keys::MEASURED_USE`].
 pub type NodeUse = BTreeMap<GpuIndex, MeasuredUse>;
 
 /// The longest text that is read: a thousand cards. It comes again with every node, every minute.

@@ -26,7 +26,7 @@ pub(crate) fn models_of(pod: &Pod) -> Models {
     Models::new(models.into_iter().map(Arc::from))
 }
 
-/// The models that any of the terms accepts; `None` where one of them accepts all.
+/// The models that any of the terms accepts; `None` if one of them accepts all.
 fn of_any(terms: &[NodeTerm]) -> Option<Vec<&str>> {
     let mut any: Vec<&str> = Vec::new();
     for term in terms {
@@ -39,7 +39,7 @@ fn of_any(terms: &[NodeTerm]) -> Option<Vec<&str>> {
     Some(any)
 }
 
-/// The models that all wishes of a term accept; `None` where none of them is about models.
+/// The models that all requirements of a term accept; `None` if none of them is about models.
 fn of_all(term: &NodeTerm) -> Option<Vec<&str>> {
     let about = |wish: &&SelectorRequirement| {
         wish.operator == "In" && keys::MODEL_LABELS.contains(&wish.key.as_str())

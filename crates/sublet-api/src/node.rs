@@ -1,7 +1,7 @@
 //! Facts about a node for the engine, from a Node object.
 //!
-//! An agent's inventory counts if there is one; otherwise what a device plugin put into the node's
-//! status.
+//! An agent's inventory counts if there is one. Otherwise the amounts count that a device plugin
+//! put into the node's status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub fn facts_of(node: &Node, defaults: NodeDefaults) -> Result<Option<NodeFacts>
     Ok(None)
 }
 
-/// The same cards; those that [`keys::HAMI_CORDON`] lists by UUID get no new work.
+/// The same inventory, in which cards that [`keys::HAMI_CORDON`] lists by UUID get no new work.
 fn cordoned(inventory: Inventory, node: &Node) -> Inventory {
     let Some(list) = node.metadata.annotations.get(keys::HAMI_CORDON) else {
         return inventory;
@@ -144,8 +144,8 @@ fn cordoned(inventory: Inventory, node: &Node) -> Inventory {
     inventory.with_sick(&indices, "cordoned by hami.io/device-cordon")
 }
 
-/// The same cards; none of them gets new work while nobody hands them out, or nothing would hold
-/// those to their parts who share one. A whole card needs no limit.
+/// The same inventory, in which no card gets new work while no agent hands out cards, or while
+/// nothing would hold containers that share a card to their parts. A whole card needs no limit.
 fn reachable(inventory: Inventory, sharing: Sharing, node: &Node) -> Inventory {
     let why = if node.metadata.annotations.contains_key(keys::AGENT_AWAY) {
         "the node's agent ended, and no other has come yet".to_owned()
@@ -199,7 +199,7 @@ pub fn facts_with_stock(node: &Node, defaults: NodeDefaults) -> Result<NodeFacts
     })
 }
 
-/// CPU and memory that pods can have of a node; nothing where it does not say.
+/// CPU and memory of a node that pods can have; zero if the node lists none.
 ///
 /// # Errors
 /// An amount that cannot be read.

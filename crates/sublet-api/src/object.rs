@@ -56,7 +56,7 @@ pub struct OwnerReference {
     /// Such as `ReplicaSet`.
     #[serde(deserialize_with = "or_default")]
     pub kind: String,
-    /// Its name, in the namespace of what it made.
+    /// Name of the owner, in the namespace of the object that it made.
     #[serde(deserialize_with = "or_default")]
     pub name: String,
     /// Its UID.
@@ -107,7 +107,7 @@ pub struct PodSpec {
     /// Group of pods that start with it (Kubernetes 1.36).
     #[serde(deserialize_with = "or_default")]
     pub scheduling_group: SchedulingGroup,
-    /// `Never` where no pod may be evicted for it.
+    /// `Never` if no pod may be evicted for it.
     #[serde(deserialize_with = "or_default")]
     pub preemption_policy: String,
     /// Labels that its node must have.
@@ -257,7 +257,7 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// Something whose content does not matter.
+/// A value whose content does not matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Anything;
 
@@ -321,7 +321,7 @@ pub struct PodCondition {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// Whose.
+    /// Name of the container.
     #[serde(deserialize_with = "or_default")]
     pub name: String,
     /// State of the container.
@@ -408,7 +408,7 @@ pub struct ConfigMap {
     pub data: BTreeMap<String, String>,
 }
 
-/// A namespace, of which only the labels count.
+/// A namespace; only its labels count.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Namespace {

@@ -61,8 +61,8 @@ pub fn is_unschedulable(pod: &Pod) -> bool {
 }
 
 /// The scheduler of a pod that is created in a namespace with these labels. Only a pod that names
-/// none gets another, and only if nobody has chosen its node already. `assign`: which one, where the
-/// labels do not say it.
+/// none gets another, and only if its node is not chosen already. `assign`: the scheduler if the
+/// labels name none.
 #[must_use]
 pub fn scheduler_for<'a>(
     pod: &'a Pod,
@@ -125,8 +125,7 @@ pub fn scheduler_of(pod: &Pod) -> &str {
     }
 }
 
-/// The entry for a pod that is bound. If its annotations cannot be read, also what is wrong with
-/// them.
+/// The entry for a pod that is bound. If its annotations cannot be read, the fault too.
 ///
 /// # Errors
 /// A name that Kubernetes would not allow.

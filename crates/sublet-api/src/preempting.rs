@@ -1,5 +1,6 @@
-//! `sublet.dev/preempting`: where and by whose eviction room is made for a pod that waits, as JSON on
-//! that pod: `{"node":"n1","at":1764000000,"victims":[{"namespace":"a","name":"p","uid":"u"}]}`.
+//! `sublet.dev/preempting`: the node and the victims by which room is made for a pod that waits, as
+//! JSON on that pod:
+//! `{"node":"n1","at":1764000000,"victims":[{"namespace":"a","name":"p","uid":"u"}]}`.
 //!
 //! It is written before the first eviction and never again, so a controller that takes over goes on
 //! with the same victims, and no pod makes room for itself twice.
@@ -10,7 +11,7 @@ use sublet_model::{NameError, NodeName, PodKey, PodUid, Time};
 /// Room that is made for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preempting {
-    /// Where.
+    /// Node where room is made.
     pub node: NodeName,
     /// When it was decided, in whole seconds.
     pub at: Time,
@@ -36,7 +37,7 @@ pub enum PreemptingTextError {
     /// A wrong name or UID.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// It names nobody.
+    /// It names no victim.
     #[error("`victims` is empty")]
     NoVictim,
 }

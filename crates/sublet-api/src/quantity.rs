@@ -16,7 +16,7 @@ pub enum QuantityError {
     /// Between two whole numbers.
     #[error("it is not a whole number")]
     Fraction,
-    /// Above what 64 bits hold.
+    /// It needs more than 64 bits.
     #[error("it is too large")]
     TooLarge,
 }

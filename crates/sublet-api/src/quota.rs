@@ -1,8 +1,8 @@
 //! ResourceQuotas (`v1`), as far as they are about GPUs.
 //!
-//! The API server keeps such keys and counts nothing of them: of resources that are not its own it
-//! counts `requests.` alone (`isExtendedResourceNameForQuota` in Kubernetes). In HAMi its scheduler
-//! counts, and multiplies the memory of each card by the number of cards.
+//! The API server stores such keys and does not enforce them: of extended resources it counts only
+//! `requests.` (`isExtendedResourceNameForQuota` in Kubernetes). HAMi's scheduler enforces them,
+//! and multiplies the memory of each card by the number of cards.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! The books of elastic quotas: their trees, what each tree has to divide, and what quotas have, ask
-//! and are entitled to. The controller and the commands that show a queue read the same ones.
+//! The books of elastic quotas: their trees, the total of each tree, and the usage, request and
+//! entitlement of each quota. The controller and the commands that show a queue read the same
+//! books.
 //!
-//! One bad quota costs only itself: it is mended, and what was done about it is said.
+//! A bad quota affects only itself: it is mended, and a message describes the change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,14 +19,14 @@ use crate::object::Pod;
 use crate::quota_index::{DEFAULT_QUOTA, QuotaIndex, elastic_quotas};
 use crate::quota_totals::{NoTotal, tree_totals};
 
-/// Quotas, and what there is to divide among them.
+/// Quotas, and the totals that are divided among them.
 #[derive(Debug)]
 pub struct QuotaBooks {
     /// Index of the quota of each pod and job.
     pub index: QuotaIndex,
     /// Facts of the quotas, by name.
     pub facts: BTreeMap<Arc<str>, QuotaFacts>,
-    /// All trees, with the quota of those that belong to none.
+    /// All trees, and the quota of pods that belong to none.
     pub tree: QuotaTree,
     /// Total of each tree. A tree without a known total is left out.
     pub totals: TreeTotals,
@@ -55,7 +56,7 @@ pub struct QuotaGround<'a> {
     pub engine: &'a Engine,
     /// Resources of all nodes that pods can have, without cards; `None` if no node is known.
     pub nodes: Option<&'a Amounts>,
-    /// The pods that have a node and hold what they ask.
+    /// Pods that have a node and hold their requested resources.
     pub pods: &'a [&'a Pod],
     /// Unit of `aliyun.com/gpu-mem`.
     pub unit: Unit,
@@ -147,7 +148,7 @@ impl QuotaBooks {
     }
 }
 
-/// Nothing says what a tree has.
+/// A tree has no known total.
 #[must_use]
 pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
     let key = keys::QUOTA_TOTAL;
@@ -194,8 +195,8 @@ pub fn quota_figures(
     figures
 }
 
-/// A tree of these quotas, and what is wrong with them, by name. One whose parent is not there, or that
-/// is above itself, stands at the top; of two of one name the last is left out.
+/// A tree of these quotas, and their faults, by name. A quota whose parent is missing, or that is
+/// above itself, stands at the top. If two have one name, the last is left out.
 #[must_use]
 pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, QuotaTrouble>) {
     let mut troubles = BTreeMap::new();
@@ -313,7 +314,7 @@ impl QuotaDemand {
     }
 }
 
-/// Adds so many times as much; nothing is ever too much to count.
+/// Adds an amount several times; sums saturate.
 fn add(to: &mut Amounts, amounts: &Amounts, times: u64) {
     for (resource, amount) in amounts {
         let sum = to.entry(resource.clone()).or_default();

@@ -15,7 +15,7 @@ use crate::elastic_quota::{QuotaFacts, QuotaScope};
 use crate::keys;
 use crate::quota_index::DEFAULT_QUOTA;
 
-/// A tree of which nothing says what it has.
+/// A tree without a known total.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "tree {0}: nothing says what there is to divide: add the annotation {key} to its quota at the top",

@@ -62,7 +62,7 @@ pub fn node_rules(node: &Node) -> NodeRules {
     }
 }
 
-/// Taints as the engine decides by them; one with an unknown effect does nothing.
+/// Taints for the engine; a taint with an unknown effect has no effect.
 #[must_use]
 pub fn taints(taints: &[object::TaintSpec]) -> Vec<Taint> {
     let read = |taint: &object::TaintSpec| {
@@ -75,8 +75,7 @@ pub fn taints(taints: &[object::TaintSpec]) -> Vec<Taint> {
     taints.iter().filter_map(read).collect()
 }
 
-/// Tolerations as the engine decides by them; one with an unknown operator or effect tolerates
-/// nothing.
+/// Tolerations for the engine; one with an unknown operator or effect tolerates nothing.
 #[must_use]
 pub fn tolerations(tolerations: &[object::TolerationSpec]) -> Vec<Toleration> {
     let read = |written: &object::TolerationSpec| {
@@ -226,7 +225,7 @@ pub fn kept_away(pod: &Pod) -> Result<Vec<PodTerm>, RuleError> {
     required.iter().enumerate().map(read).collect()
 }
 
-/// The pods that a selector means: what each label must be.
+/// The pods that a selector selects: the required value of each label.
 pub(crate) fn pods_like(
     selector: &object::LabelSelector,
     field: &str,

@@ -10,7 +10,7 @@ use crate::object::{
 };
 use crate::stock::{RuleError, pod_rules};
 
-/// As many pods as a cluster may have: nobody makes more of one object.
+/// The most pods that a cluster may have: no object makes more.
 const MOST_PODS: u64 = 150_000;
 
 /// The API group of Kubernetes' own workloads.
@@ -36,7 +36,7 @@ const TOLERATED: [(&str, &str); 7] = [
 pub struct Workload {
     /// Its metadata, with its namespace.
     pub metadata: Meta,
-    /// It makes no pods before somebody lets it.
+    /// It makes no pods until it is released.
     pub is_suspended: bool,
     /// Roles of the pods that it makes.
     pub roles: Vec<WorkloadRole>,
@@ -59,10 +59,10 @@ pub fn is_workload(kind: &str) -> bool {
     KINDS.contains(&kind)
 }
 
-/// Reads an object; none where it is of no kind that is known to make pods.
+/// Reads an object; `None` if its kind is not known to make pods.
 ///
 /// # Errors
-/// A field that cannot be read, and more pods than a cluster may have.
+/// A field that cannot be read, or more pods than a cluster may have.
 pub fn read_workload(object: &Value) -> Result<Option<Workload>, GroupError> {
     let root = Field::root(object);
     let text = |key: &str| Ok::<_, GroupError>(root.get(key)?.text()?.unwrap_or_default());
@@ -160,8 +160,8 @@ impl Workload {
     }
 }
 
-/// The pod of a DaemonSet on a node, which nobody but the scheduler of that node's name places; none
-/// where it makes none.
+/// The pod of a DaemonSet on a node, restricted to the node by its name. `None` if the pod's rules do
+/// not allow the node.
 fn daemon(template: &Pod, node: &NodeRules) -> Result<Option<Pod>, RuleError> {
     let mut pod = template.clone();
     tolerate(&mut pod.spec);

@@ -37,8 +37,8 @@ impl<'a> Asked<'a> {
         Ok(amount(self.container, resource)?.unwrap_or(0))
     }
 
-    /// The amounts of several resources, of which the first must be asked if any is; `None` where
-    /// none is.
+    /// The amounts of several resources. If the container asks any of them, it must ask the first.
+    /// `None` if it asks none.
     ///
     /// # Errors
     /// An amount that is not a whole number, or one without the first.
@@ -86,7 +86,7 @@ impl<'a> Asked<'a> {
         Ok(Count::new(cards.map_err(|_| self.too_large(resource))?))
     }
 
-    /// An amount that is written in bytes (`4Gi`); 0 where it does not name the resource.
+    /// Amount that is written in bytes (`4Gi`); 0 if the container does not name the resource.
     ///
     /// # Errors
     /// No quantity, or more than 64 bits hold.
@@ -152,7 +152,7 @@ pub enum ClaimError {
     /// Two dialects in one pod: a field of each.
     #[error("the pod asks for `{0}` and for `{1}`; a pod can use one way of asking for GPUs")]
     Dialects(&'static str, &'static str),
-    /// A flavor that nobody has turned into amounts.
+    /// A flavor that was not replaced by amounts.
     #[error(
         "`{key}` is `{0}`, and nobody has turned this flavor into amounts: the webhook of `sublet \
          controller` does that when a pod is created. Let it run (71-webhook.yaml) and create the \
@@ -178,7 +178,7 @@ pub enum ClaimError {
         /// The conflicting fields, and a valid alternative.
         why: String,
     },
-    /// It asks for the slot resource and for nothing that the slot would carry.
+    /// It asks for the slot resource, and for no GPU that the slot would carry.
     #[error(
         "the pod asks for `{slot}` but for no GPU: add {ways}",
         slot = keys::GPU_SLOT, ways = ways_to_ask()
@@ -194,7 +194,7 @@ pub enum ClaimError {
         /// The resource that it must ask too.
         first: &'static str,
     },
-    /// A class that nobody knows.
+    /// An unknown class.
     #[error(
         "label `{key}` is `{0}`; write `{guaranteed}` or `{opportunistic}`",
         key = keys::CLASS_LABEL,
@@ -309,7 +309,7 @@ pub fn asked_by(pod: &Pod) -> Result<Option<&'static str>, ClaimError> {
     Ok(dialect.and_then(|dialect| first_mark(pod, dialect)))
 }
 
-/// The ordinary memory that each container of a claim may use: what it may pin depends on it.
+/// Memory limit of each container of a claim. The limit on its pinned memory depends on it.
 fn memory_limits(pod: &Pod, claim: &Claim) -> Vec<Option<Bytes>> {
     let limit = |part: &ContainerClaim| {
         let list = match part.role {
@@ -361,7 +361,7 @@ fn claims_of(
     Ok(claims)
 }
 
-/// The dialect in which a pod asks for GPUs; `None` where it asks for none.
+/// The dialect in which a pod asks for GPUs; `None` if it asks for none.
 ///
 /// # Errors
 /// It is written in several.

@@ -2,8 +2,8 @@
 
 use sublet_model::Milli;
 
-/// Thousandths, a part of one as a whole one; `None` for what is no such number, and for a million
-/// cards and more.
+/// Thousandths; a started one counts in full. `None` for a text that is no such number, and for a
+/// million cards and more.
 pub(super) fn thousandths(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());

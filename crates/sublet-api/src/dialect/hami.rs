@@ -311,8 +311,8 @@ fn cores_of(container: &ContainerClaim) -> u16 {
     }
 }
 
-/// `GPU-a,NVIDIA,3000,30:;` for each container of the pod, init containers first; `;` alone for
-/// those that ask for none.
+/// `GPU-a,NVIDIA,3000,30:;` for each container of the pod, init containers first; `;` alone for a
+/// container that asks for no card.
 fn devices_text(claim: &Claim, allocation: &Allocation) -> String {
     let mut texts = vec![String::new(); claim.pod_containers()];
     for container in claim.containers() {

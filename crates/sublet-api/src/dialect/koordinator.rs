@@ -283,8 +283,8 @@ fn count(asked: &Asked<'_>, name: &'static str, cards: u64) -> Result<Count, Cla
     Ok(Count::new(cards))
 }
 
-/// The core is what koord-scheduler sets aside: a promise. Only where the pod's label names HAMi-core
-/// does koordlet hold the container to it (`CUDA_DEVICE_SM_LIMIT`), so only then it is a limit too.
+/// The core share is a promise: koord-scheduler sets it aside. It is also a limit only if the pod's
+/// label names HAMi-core: only then koordlet enforces it (`CUDA_DEVICE_SM_LIMIT`).
 fn part_of(asked: &Asked<'_>, gpus: Count, part: Part) -> Demand {
     let provider = asked.pod.metadata.labels.get(keys::KOORDINATOR_ISOLATION);
     let is_limited = provider.is_some_and(|provider| provider == "HAMi-core");
@@ -298,7 +298,7 @@ fn part_of(asked: &Asked<'_>, gpus: Count, part: Part) -> Demand {
     }
 }
 
-/// `{"gpu":{…},"rdma":{…}}`: what is required of cards.
+/// `{"gpu":{…},"rdma":{…}}`: requirements on cards.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct HintJson {

@@ -62,8 +62,8 @@ pub trait Dialect: Sync {
         &[]
     }
 
-    /// The dialect whose resources mean something else, or something more, beside those of this
-    /// one. A pod that is written in both is read by this one.
+    /// The dialect whose resources have another or a further meaning beside resources of this
+    /// dialect. A pod that is written in both is read by this one.
     fn extends(&self) -> Option<DialectName> {
         None
     }
@@ -97,7 +97,7 @@ pub trait Dialect: Sync {
         Ok(CardWishes::default())
     }
 
-    /// The class of the pod where it has no [`keys::CLASS_LABEL`].
+    /// The class of a pod without [`keys::CLASS_LABEL`].
     ///
     /// # Errors
     /// A class that cannot be read, with its field.
@@ -105,8 +105,8 @@ pub trait Dialect: Sync {
         Ok(Class::default())
     }
 
-    /// The cards of a node that no agent of ours reports, from its status; `None` where it has
-    /// none that this dialect knows.
+    /// The cards of a node without our agent, from its status; `None` if the status has none that
+    /// this dialect knows.
     ///
     /// # Errors
     /// An amount in the status that cannot be read.
@@ -127,7 +127,8 @@ pub trait Dialect: Sync {
         None
     }
 
-    /// The resource by whose devices kubelet asks about the dialect's pods, and what these are.
+    /// The resource whose devices make kubelet ask about the dialect's pods, and the kind of these
+    /// devices.
     fn carrier(&self) -> (&'static str, Carrier) {
         match self.offering() {
             None => (keys::GPU_SLOT, Carrier::Slots),
@@ -138,8 +139,8 @@ pub trait Dialect: Sync {
         }
     }
 
-    /// Amounts in the status of a node beside what is offered to kubelet, so that the stock
-    /// scheduler lets pods that ask for them go there. Sublet decides whether they fit.
+    /// Amounts in a node's status beside the resource that is offered to kubelet. They let the
+    /// stock scheduler send pods that ask for them to the node. Sublet decides whether they fit.
     fn amounts(&self, _cards: &OfferedCards) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -205,7 +206,7 @@ pub struct NodeCards {
 }
 
 impl NodeCards {
-    /// So many cards of that memory, of which nothing else is known.
+    /// So many cards of that memory, without any other known facts.
     ///
     /// # Errors
     /// More than a node can have.
@@ -343,10 +344,10 @@ fn older_allocation_of(pod: &Pod, claim: &Claim) -> Result<Option<Allocation>, A
     Ok(None)
 }
 
-/// The annotations of a Binding. Every result key that the pod already carries is among
-/// them, so that nothing written by somebody else survives (`present`: the pod's keys). Plugins
-/// that the pod's author requires of the runtime stay as they are: without ours the container does
-/// not start either, only the runtime says less well why.
+/// The annotations of a Binding. Every result key that the pod already carries is among them, so
+/// that no other writer's value survives (`present`: the pod's keys). Plugins that the pod's author
+/// requires of the runtime stay as they are. Without our plugin the container would not start
+/// either, and the runtime's message would be less clear.
 #[must_use]
 pub fn binding_annotations<'a>(
     claim: &Claim,
@@ -379,8 +380,8 @@ pub fn binding_annotations<'a>(
     annotations
 }
 
-/// The containers whose devices the node has handed over. An unreadable list counts as empty: the
-/// pod then waits for its node, which writes the list anew.
+/// Containers whose devices the node has handed over. An unreadable list counts as empty: the pod
+/// then waits for its node, which writes the list anew.
 #[must_use]
 pub fn assigned_containers(pod: &Pod) -> Vec<String> {
     let text = pod.metadata.annotations.get(keys::ASSIGNED);
@@ -444,7 +445,7 @@ pub fn environment(
     environment
 }
 
-/// The resource whose devices carry Allocate for a claim; a claim of no GPU has none.
+/// The resource whose devices carry Allocate for a claim; `None` for a claim without GPUs.
 #[must_use]
 pub fn resource_of(claim: &Claim) -> Option<&'static str> {
     dialect_of(claim).map(|dialect| dialect.carrier().0)

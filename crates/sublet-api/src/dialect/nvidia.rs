@@ -1,5 +1,5 @@
-//! NVIDIA: `nvidia.com/gpu`, whole cards. It has no annotations of its own, so what a pod
-//! got stands in `sublet.dev/allocation` alone.
+//! NVIDIA: `nvidia.com/gpu`, whole cards. It has no annotations of its own, so a pod's allocation
+//! stands in `sublet.dev/allocation` alone.
 
 use sublet_model::{Count, Demand, DialectName, MiB, Sharing};
 

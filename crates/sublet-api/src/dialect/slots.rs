@@ -1,4 +1,4 @@
-//! The slot resource, which a container asks for where kubelet asks about it by slots.
+//! The slot resource. A container asks for it if kubelet asks about the container by slots.
 
 use sublet_model::{Advertise, Carrier, Claim, Role};
 
@@ -6,8 +6,8 @@ use crate::keys;
 use crate::object::{Pod, Quantity};
 
 /// Gives each container of the claim the slot that it lacks, as the webhook does when the pod is
-/// created. `advertise`: how the nodes that it may go to advertise their memory. True if any lacked
-/// one.
+/// created. `advertise`: the way in which the pod's possible nodes advertise their memory. Returns
+/// true if any container lacked a slot.
 pub fn add_slots(pod: &mut Pod, claim: &Claim, advertise: Advertise) -> bool {
     let mut added = false;
     if claim.carrier_on(advertise) != Carrier::Slots {

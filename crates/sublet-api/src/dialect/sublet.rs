@@ -1,6 +1,7 @@
 //! Sublet's own short form: four resources on containers, an annotation and the label of the class.
 //!
-//! It says what `sublet run --gpus 2 --memory 4GiB --compute 30%..80%` says, in the same words.
+//! Its meaning is that of `sublet run --gpus 2 --memory 4GiB --compute 30%..80%`, in the same
+//! words.
 
 use sublet_model::{Count, Demand, DialectName, MiB, Milli, Part, Portion, Sharing};
 

@@ -1,4 +1,4 @@
-//! Pods as users write them, and what is read from and written on them.
+//! Pods as users write them: reading their requests, and writing results on them.
 
 use std::sync::Arc;
 

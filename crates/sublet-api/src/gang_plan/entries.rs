@@ -13,7 +13,7 @@ use crate::dialect::ClaimError;
 pub struct SlotEntry {
     /// Key of the slot.
     pub key: SlotKey,
-    /// The pod that it is for, where that is known.
+    /// The pod of the slot, if it is known.
     pub of: Option<PodUid>,
     /// Entry of the slot's resources, under the slot's own name.
     pub own: Entry,
@@ -32,7 +32,7 @@ pub enum SlotError {
         /// Why.
         error: ClaimError,
     },
-    /// The cards of a slot are not what its role asks.
+    /// The cards of a slot do not match the request of its role.
     #[error("slot {role}/{index} of {group} has not what it asks")]
     Allocation {
         /// The group.
@@ -48,7 +48,7 @@ pub enum SlotError {
 }
 
 impl GangPlan {
-    /// All slots for the ledger. `claim`: what members of a role ask.
+    /// All slots for the ledger. `claim`: the claim of a role's members.
     ///
     /// # Errors
     /// The first slot that the ledger cannot have. None of the plan counts then.

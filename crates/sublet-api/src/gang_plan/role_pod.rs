@@ -1,7 +1,7 @@
-//! As much of a pod as a claim is read from, which is what a plan keeps of a role's members.
+//! The part of a pod from which a claim is read. A plan keeps this part for a role's members.
 //!
-//! [`trimmed`] leaves the rest out, so that a plan is small and reads back as what it was; a property
-//! test holds the claim of what is left to the claim of the pod.
+//! [`trimmed`] leaves out the rest, so that a plan is small and reads back unchanged. A property
+//! test compares the claim of the trimmed pod with the claim of the whole pod.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use crate::object::{
     ResourceRequirements, SelectorRequirement,
 };
 
-/// The pod without what no claim is read from.
+/// The pod without the fields that no claim is read from.
 pub(super) fn trimmed(pod: &Pod) -> Pod {
     let is_known = |key: &String| keys::ALL.iter().any(|known| known.name == *key);
     let known = |map: &std::collections::BTreeMap<String, String>| {
@@ -55,7 +55,7 @@ pub(super) fn trimmed(pod: &Pod) -> Pod {
     }
 }
 
-/// Only what says which GPU models the pod accepts. A term without such a wish accepts all.
+/// Only the terms about GPU models. A term without such a requirement accepts all models.
 fn models_only(affinity: &Affinity) -> Affinity {
     let about = |wish: &&SelectorRequirement| keys::MODEL_LABELS.contains(&wish.key.as_str());
     let term = |term: &NodeTerm| NodeTerm {
@@ -111,7 +111,7 @@ pub(super) fn to_json(pod: &Pod) -> Value {
     json!({ "metadata": meta, "spec": body })
 }
 
-/// Puts what says something.
+/// Puts a value that is not empty.
 fn put(into: &mut Map<String, Value>, key: &str, value: Value) {
     let is_empty = match &value {
         Value::String(text) => text.is_empty(),

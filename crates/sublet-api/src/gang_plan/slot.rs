@@ -1,5 +1,5 @@
-//! `sublet.dev/slot`: which slot of which plan a pod has, as JSON on the pod; and the name that a
-//! slot has in the ledger while no pod has it.
+//! `sublet.dev/slot`: the slot of a plan that a pod has, as JSON on the pod; and the name of the
+//! slot in the ledger while no pod has it.
 
 use std::sync::Arc;
 

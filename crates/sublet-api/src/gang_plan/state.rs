@@ -28,8 +28,8 @@ impl GangPlan {
         }
     }
 
-    /// The plan as the protocol wants it: of its groups and slots those that are left, each for the
-    /// pod that it is for now.
+    /// The plan that the protocol wants: the remaining groups and slots, each slot with its present
+    /// pod.
     #[must_use]
     pub fn rewritten(&self, wanted: &PlanState) -> GangPlan {
         let mut plan = self.clone();

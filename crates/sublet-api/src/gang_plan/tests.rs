@@ -345,7 +345,7 @@ fn any_slot() -> impl Strategy<Value = PlannedSlot> {
 }
 
 proptest! {
-    /// Whatever a pod asks, a plan says that its members ask the same.
+    /// For any pod, the members of its role in a plan have the same request.
     #[test]
     fn a_role_asks_what_its_pod_asks(pod in any_pod()) {
         let role = PlannedRole::new("w", &pod);

@@ -1,7 +1,7 @@
-//! A field of an object of any kind, with its path, so that whatever is wrong is named.
+//! A field of an object of any kind, with its path, so that a message can name a faulty field.
 //!
-//! Objects of operators come as JSON that we do not own: no struct of ours says what all of it is.
-//! `null` and an absent field are the same, as Go writes them.
+//! Objects of operators come as JSON that we do not own: no struct of ours lists all of their
+//! fields. `null` and an absent field are the same, as Go writes them.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -124,7 +124,7 @@ impl<'a> Field<'a> {
         Ok(Some(time))
     }
 
-    /// The entries of a list; none where it is absent.
+    /// The entries of a list; empty if it is absent.
     ///
     /// # Errors
     /// It is there and no list.
@@ -138,7 +138,7 @@ impl<'a> Field<'a> {
         Ok(list.map(entry).collect())
     }
 
-    /// The fields of a map, by key; none where it is absent.
+    /// The fields of a map, by key; empty if it is absent.
     ///
     /// # Errors
     /// It is there and no map.
@@ -152,7 +152,7 @@ impl<'a> Field<'a> {
         Ok(map.into_iter().flatten().map(entry).collect())
     }
 
-    /// All of it as a type; its default where it is absent.
+    /// The whole value as a type; the type's default if it is absent.
     ///
     /// # Errors
     /// A value that the type does not take.
@@ -198,7 +198,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The moment that a text in RFC 3339 names; none where it is no such text, or before 1970.
+/// The moment that a text in RFC 3339 names; `None` for another text, or a moment before 1970.
 #[must_use]
 pub fn moment(text: &str) -> Option<Time> {
     let time: jiff::Timestamp = text.parse().ok()?;

@@ -69,7 +69,7 @@ impl ShapeMemo {
         self.look += 1;
     }
 
-    /// The shape of what has this name, in this version of its object. Without a version it is read
+    /// The shape of the object with this name, in this version. An object without a version is read
     /// anew each time.
     pub(super) fn shape(
         &mut self,
@@ -98,7 +98,7 @@ impl ShapeMemo {
         Ok(shape)
     }
 
-    /// The name of its role in a gang. `shape`: what it has.
+    /// Name of the object's role in a gang. `shape`: its shape.
     pub(super) fn role(&mut self, of: &str, shape: &Arc<MemberShape>) -> Arc<str> {
         let is_same = |known: &&mut KnownShape| Arc::ptr_eq(&known.shape, shape);
         match self.known.get_mut(of).filter(is_same) {
@@ -111,8 +111,8 @@ impl ShapeMemo {
     }
 }
 
-/// The name of the role of those pods of a gang that ask the same. It is the same in every process,
-/// because plans that outlive one name it.
+/// Name of the role of a gang's pods with the same request. It is the same in every process,
+/// because plans outlive a process and name it.
 fn role_of(shape: &MemberShape) -> String {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let MemberShape {

@@ -1,8 +1,8 @@
 //! Pods that start together: gangs and jobs, read from pods, PodGroups and the objects of
 //! operators, and made into the groups that the queue decides about.
 //!
-//! Suggested reading order: gang, job, gather, scope. Two lists say what is known: `gang/` has a file for
-//! each way of naming a gang, `job/` one for each kind of job.
+//! Suggested reading order: gang, job, gather, scope. Two folders list the known kinds: `gang/` has
+//! a file for each way of naming a gang, `job/` one for each kind of job.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,9 @@ pub use scope::{
     NamespaceLabels, QueueScope, QueueSources, WholeSight, is_in_queue, queued_groups,
 };
 
-/// Does such a pod queue, where it names a scheduler that asks Sublet? It says so by a gang or a
-/// quota, or its namespace does. `labels`: the namespace's. A gang that cannot be read is one.
+/// Does such a pod queue, if it names a scheduler that asks Sublet? It does if it has a gang or a
+/// quota, or if its namespace asks for it. `labels`: the namespace's. A gang that cannot be read
+/// counts as a gang.
 #[must_use]
 pub fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
     let opted_in = labels.get(keys::QUEUE_LABEL);

@@ -10,7 +10,7 @@ use super::field::{Field, GroupError};
 #[derive(Debug, Clone, Default)]
 pub struct PriorityClasses {
     all: BTreeMap<String, PriorityClass>,
-    /// The number of those who name none.
+    /// Value for pods that name no class.
     usual: Option<i32>,
 }
 
@@ -18,12 +18,12 @@ pub struct PriorityClasses {
 #[derive(Debug, Clone, Copy)]
 struct PriorityClass {
     value: i32,
-    /// It counts where none is named.
+    /// It counts for pods that name no class.
     is_default: bool,
 }
 
 impl PriorityClasses {
-    /// Enters one, in place of what it said before.
+    /// Enters a class, in place of its earlier facts.
     ///
     /// # Errors
     /// A field that cannot be read. The class is not there then.
@@ -57,7 +57,7 @@ impl PriorityClasses {
         self.count();
     }
 
-    /// Only those are there.
+    /// Keeps only the classes that are still there.
     pub fn retain(&mut self, mut is_there: impl FnMut(&str) -> bool) {
         self.all.retain(|name, _| is_there(name));
         self.count();
@@ -90,7 +90,7 @@ pub struct AskedPriority {
 }
 
 impl AskedPriority {
-    /// Its number; none where nothing is asked. `class`: the number of a PriorityClass.
+    /// Its value; `None` if no priority is asked. `class`: the value of a PriorityClass.
     ///
     /// # Errors
     /// The name of a PriorityClass that is not there.
@@ -102,7 +102,7 @@ impl AskedPriority {
         }
     }
 
-    /// This one, or the other where it asks nothing.
+    /// This priority, or the other one if this asks nothing.
     #[must_use]
     pub fn or(self, other: impl FnOnce() -> AskedPriority) -> AskedPriority {
         let is_asked =

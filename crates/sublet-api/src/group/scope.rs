@@ -22,7 +22,7 @@ use crate::quota_index::QuotaIndex;
 pub struct QueueScope {
     /// The schedulers that ask Sublet.
     pub schedulers: BTreeSet<String>,
-    /// The scheduler of pods that name none, where their namespace does not say it.
+    /// The scheduler of pods that name none, if their namespace does not name one.
     pub assign: Option<String>,
     /// Unit of `aliyun.com/gpu-mem`.
     pub unit: Unit,
@@ -44,7 +44,7 @@ pub struct QueueSources<'a> {
     pub plans: &'a [&'a GangPlan],
     /// Index of the quota of each pod and job.
     pub quotas: &'a QuotaIndex,
-    /// Numbers of the priority classes.
+    /// Values of the priority classes.
     pub classes: &'a PriorityClasses,
     /// Labels of namespaces.
     pub namespaces: &'a NamespaceLabels,
@@ -52,7 +52,7 @@ pub struct QueueSources<'a> {
     pub scope: &'a QueueScope,
     /// The memory that a whole card counts with.
     pub card: MiB,
-    /// For what does not say since when it waits.
+    /// Present time, for an object that does not say since when it waits.
     pub now: Time,
 }
 
@@ -61,7 +61,7 @@ pub struct QueueSources<'a> {
 pub struct WholeSight {
     /// It has its minimum on nodes now.
     pub is_whole: bool,
-    /// Somebody of it is on a node and does not go.
+    /// A member is on a node and is not being evicted.
     pub stays: bool,
     /// A plan has slots for all of its minimum.
     pub is_starting: bool,

@@ -1,4 +1,4 @@
-//! Names stand once, and the shipped policies know those that only Sublet may write.
+//! Each name stands once, and the shipped policies know the names that only Sublet may write.
 
 use std::collections::BTreeSet;
 

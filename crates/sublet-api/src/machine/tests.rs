@@ -10,7 +10,7 @@ fn pod(spec: &str) -> Pod {
     serde_json::from_str(&format!(r#"{{"metadata":{{"name":"p"}},{spec}}}"#)).unwrap()
 }
 
-/// CPU and memory of a pod of these containers (JSON), and what else the pod says.
+/// CPU and memory of a pod with these containers (JSON). `rest`: the pod's other fields.
 fn host(containers: &str, rest: &str) -> (u64, u64) {
     let text = format!(r#""spec":{{"containers":[{containers}]{rest}}}"#);
     let host = host_of(&pod(&text)).unwrap();

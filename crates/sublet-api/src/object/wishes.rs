@@ -74,7 +74,7 @@ pub struct NodeAffinity {
     pub preferred: Vec<PreferredTerm>,
 }
 
-/// Terms of which one must come true.
+/// Terms; a node must meet one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelector {
@@ -83,7 +83,7 @@ pub struct NodeSelector {
     pub node_selector_terms: Vec<NodeTerm>,
 }
 
-/// Wishes about a node of which all must come true.
+/// Requirements on a node; it must meet all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeTerm {
@@ -95,7 +95,7 @@ pub struct NodeTerm {
     pub match_fields: Vec<SelectorRequirement>,
 }
 
-/// A term and what it is worth.
+/// A term and its weight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PreferredTerm {
@@ -146,10 +146,10 @@ pub struct PodAffinity {
 pub struct PodAffinityTerm {
     /// By their labels; none are meant without it.
     pub label_selector: Option<LabelSelector>,
-    /// In these namespaces; in the pod's own where nothing is said of namespaces.
+    /// In these namespaces; in the pod's own if neither field names namespaces.
     #[serde(deserialize_with = "or_default")]
     pub namespaces: Vec<String>,
-    /// And in those with such labels.
+    /// And in namespaces with such labels.
     pub namespace_selector: Option<Anything>,
 }
 
@@ -174,7 +174,7 @@ pub struct SpreadConstraint {
     pub when_unsatisfiable: String,
 }
 
-/// Something that a pod mounts; of what kind, only as far as a scheduler cares.
+/// A volume that a pod mounts; its kind only as far as a scheduler needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Its name.

@@ -1,5 +1,5 @@
-//! Wishes as users write them: what is read, what is refused with its field, and what nobody
-//! models.
+//! Rules as users write them: those that are read, those that are refused with their field, and
+//! those that are not modelled.
 
 use super::*;
 

@@ -51,8 +51,8 @@ const WRITER: &str = "sublet.dev";
 /// together, and the inventory comes first.
 const LENGTH_MAX: usize = 40 * 1024;
 
-/// The text for these cards, each of which `count` containers can share; `None` where no card has a
-/// UUID, or where there are too many for an annotation.
+/// The text for these cards. `count` containers can share each card. `None` if no card has a UUID,
+/// or if there are too many cards for an annotation.
 #[must_use]
 pub fn write(inventory: &Inventory, count: u8) -> Option<String> {
     let card = |gpu: &Gpu| -> Option<String> {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the cards are, readers of HAMi's form find them, and we know our text again.
+        /// For any cards, readers of HAMi's form find them, and our own text is recognised.
         #[test]
         fn what_we_write_is_read_as_it_was(
             given in proptest::collection::vec((0..90_000_u32, proptest::option::of(0..4_u16), any::<bool>(), "NVIDIA[ -~]{0,12}"), 1..9),

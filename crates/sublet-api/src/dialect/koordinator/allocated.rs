@@ -110,7 +110,7 @@ pub(super) fn from_json(text: &str, claim: &Claim) -> Result<Allocation, Allocat
     }
 }
 
-/// A card, and how much of its memory the pod has.
+/// A card, and the amount of its memory that the pod has.
 fn card_of(read: &ReadJson) -> Result<(CardRef, MiB), AllocationError> {
     let number = |value: String, wanted| AllocationError::Number {
         key: KEY,

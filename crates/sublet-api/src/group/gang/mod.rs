@@ -1,4 +1,4 @@
-//! Gangs: which one a pod belongs to, and what a PodGroup or a pod says of it.
+//! Gangs: the gang of each pod, and its terms from a PodGroup or a pod.
 //!
 //! A dialect is a file here and a line in [`GANG_DIALECTS`]. If a dialect's own scheduler cannot
 //! read a field and takes the default, the default counts here too, and the fault is reported.
@@ -80,7 +80,7 @@ impl fmt::Display for GangName {
     }
 }
 
-/// On what terms a gang starts.
+/// Terms on which a gang starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GangTerms {
     /// Number of members that must start together.
@@ -93,9 +93,9 @@ pub struct GangTerms {
     pub matching: MatchPolicy,
     /// Longest time that members with a place wait for the others, in seconds.
     pub waits_s: Option<u32>,
-    /// The gangs that start with it, this one too; none where it starts alone.
+    /// Gangs that start together with it, itself included; empty if it starts alone.
     pub with: Vec<GangName>,
-    /// Its priority; that of its pods where it says none.
+    /// Its priority. If it asks none, the priority of its pods counts.
     pub priority: AskedPriority,
     /// Fields that its own scheduler would not understand either. Their defaults count.
     pub odd: Vec<GroupError>,
@@ -113,7 +113,7 @@ pub struct GangOfPod {
 /// Facts in a PodGroup of any API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodGroupFacts {
-    /// Whose.
+    /// Name of its gang.
     pub gang: GangName,
     /// Its API group.
     pub api_group: &'static str,
@@ -127,14 +127,14 @@ pub struct PodGroupFacts {
     pub owner: Option<OwnerReference>,
     /// The quota that its label names.
     pub quota: Option<String>,
-    /// On what terms it starts.
+    /// Terms on which it starts.
     pub terms: GangTerms,
 }
 
-/// The gang of a pod; none where it names none.
+/// The gang of a pod; `None` if the pod names none.
 ///
 /// # Errors
-/// It names two, or what it says of its gang cannot be read.
+/// The pod names two gangs, or its terms cannot be read.
 pub fn gang_of(pod: &Pod) -> Result<Option<GangOfPod>, GroupError> {
     let mut found: Option<(&dyn GangDialect, &str)> = None;
     for &dialect in GANG_DIALECTS {
@@ -170,7 +170,7 @@ pub fn is_pod_group(api_version: &str, kind: &str) -> bool {
     kind == "PodGroup" && dialect_of(api_version).is_some()
 }
 
-/// Reads a PodGroup; none where it is of an API that is not read here.
+/// Reads a PodGroup; `None` if its API is not read here.
 ///
 /// # Errors
 /// A field that cannot be read.
@@ -273,7 +273,7 @@ pub(super) fn annotated(meta: &Meta, min: u32, word: &'static str) -> GangTerms 
     terms
 }
 
-/// A duration as Go writes it, in whole seconds, rounded up; none where it is not above zero.
+/// A duration in Go's form, in whole seconds, rounded up; `None` if it is not above zero.
 fn seconds(text: &str) -> Option<u32> {
     let duration: jiff::SignedDuration = text.parse().ok()?;
     let whole = duration.as_secs() + i64::from(duration.subsec_nanos() > 0);

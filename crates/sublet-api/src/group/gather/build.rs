@@ -31,7 +31,7 @@ pub(super) struct Parts<'a> {
     pub(super) since: Option<Time>,
     pub(super) terms: GangTerms,
     pub(super) gangs: Vec<GangParts<'a>>,
-    /// The queue's own object, where that is a job.
+    /// The queue's own object, if it is a job.
     pub(super) job: Option<&'a JobFacts>,
     pub(super) named: Vec<GangName>,
 }
@@ -96,7 +96,7 @@ impl<'a> Gathering<'a> {
         self.enter(parts);
     }
 
-    /// Gangs of pods, those together that start together.
+    /// Makes groups of gangs. Gangs that start together are in one group.
     pub(super) fn gangs(&mut self, gangs: &BTreeMap<GangName, GangPods<'a>>) {
         let mut done: BTreeSet<&GangName> = BTreeSet::new();
         for (name, gang) in gangs {
@@ -183,8 +183,8 @@ impl<'a> Gathering<'a> {
         self.enter(parts);
     }
 
-    /// The roles of pods: those that ask the same. A pod that has a slot is of the slot's role,
-    /// because its node is in what it asks.
+    /// The roles of pods. Pods with the same request have one role. A pod with a slot has the
+    /// slot's role, because its request includes its node.
     fn roles(&mut self, prefix: &str, pods: &[&'a Pod]) -> Vec<RoleParts<'a>> {
         let mut roles: BTreeMap<Arc<str>, RoleParts<'a>> = BTreeMap::new();
         let with_slot = |pod: &&&Pod| slot_of(pod).is_some();

@@ -142,8 +142,9 @@ impl RoleParts<'_> {
     }
 }
 
-/// Gives each the number that it wants, and those that want none, or one that is taken, the lowest
-/// that is left. A number beyond the replicas is wanted where members before it have ended.
+/// Gives each member the index that it wants. A member that wants none, or one that is taken, gets
+/// the lowest free index. Members may want an index beyond the replicas if members before them have
+/// ended.
 fn numbered(wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)>, replicas: u32) -> Vec<Member> {
     let mut taken = BTreeSet::new();
     let mut members = Vec::new();

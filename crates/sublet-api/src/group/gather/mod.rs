@@ -1,7 +1,7 @@
 //! Pods, PodGroups and jobs, made into groups.
 //!
-//! A pod belongs to its job where the queue looks after that, else to its gang, else to itself. Only
-//! what is there is read: the same objects give the same groups, whatever their order.
+//! A pod belongs to its job if the queue manages the job, else to its gang, else to itself. Only
+//! present objects are read: the same objects give the same groups, whatever their order.
 
 mod build;
 mod finish;
@@ -29,13 +29,13 @@ pub struct GroupSources<'a> {
     pub pods: &'a [&'a Pod],
     /// PodGroups of all APIs.
     pub pod_groups: &'a [&'a PodGroupFacts],
-    /// Jobs of all kinds, what they make through others too.
+    /// Jobs of all kinds, with the jobs that they make.
     pub jobs: &'a [&'a JobFacts],
     /// Plans that live.
     pub plans: &'a [&'a GangPlan],
     /// Index of the quota of each pod and job.
     pub quotas: &'a QuotaIndex,
-    /// The number of a PriorityClass; of that which counts where none is named, for "".
+    /// The value of a PriorityClass; for "", the value for pods that name no class.
     pub priority: &'a dyn Fn(&str) -> Option<i32>,
     /// Does the queue look after such a pod? Asked about the templates of jobs too.
     pub is_queued: &'a dyn Fn(&Pod) -> bool,
@@ -43,7 +43,7 @@ pub struct GroupSources<'a> {
     pub unit: Unit,
     /// The memory that a whole card counts with.
     pub card: MiB,
-    /// For what does not say since when it waits.
+    /// Present time, for an object that does not say since when it waits.
     pub now: Time,
 }
 
@@ -60,7 +60,7 @@ pub struct QueuedGroup {
     pub pods: Vec<MemberPod>,
     /// Longest time that members with a place wait for the others, in seconds.
     pub waits_s: Option<u32>,
-    /// Roles whose pods come only when others run: nobody waits for them.
+    /// Roles whose pods come only when others run. The group does not wait for them.
     pub late: BTreeSet<Arc<str>>,
     /// It is held back by a field of its job, and makes no pods before that is changed.
     pub is_suspended: bool,
@@ -93,7 +93,7 @@ pub struct MemberPod {
     pub is_bound: bool,
 }
 
-/// Something that cannot be read, and of what.
+/// An object that cannot be read, and its fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupProblem {
     /// Name of the object: a pod, a PodGroup or a job.
@@ -111,7 +111,7 @@ pub struct Gathered {
     pub problems: Vec<GroupProblem>,
 }
 
-/// Makes groups of what is there. `memo`: what was read at earlier looks.
+/// Makes groups of the present objects. `memo`: shapes that were read in earlier passes.
 #[must_use]
 pub fn gather<'a>(sources: GroupSources<'a>, memo: &'a mut ShapeMemo) -> Gathered {
     memo.begin();
@@ -139,7 +139,7 @@ type PlanSlots<'a> = Vec<(&'a Arc<str>, &'a PlannedSlot)>;
 /// A pod of a job, and which member it is.
 type JobPods<'a> = Vec<(&'a Pod, JobMember)>;
 
-/// The pods of a gang, and what the oldest that says anything says of it.
+/// The pods of a gang, and the terms on its oldest pod that has terms.
 #[derive(Default)]
 struct GangPods<'a> {
     pods: Vec<&'a Pod>,

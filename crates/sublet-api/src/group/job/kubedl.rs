@@ -22,7 +22,7 @@ pub(super) struct Framework {
     plural: &'static str,
     /// The field with its roles.
     roles: &'static str,
-    /// Roles that come after another, where that is there.
+    /// Pairs of roles: the first comes after the second, if the job has the second.
     after: &'static [(&'static str, &'static str)],
 }
 

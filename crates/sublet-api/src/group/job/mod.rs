@@ -70,7 +70,8 @@ pub trait JobKind: Sync {
     /// topmost one.
     fn member(&self, pod: &Pod) -> Option<JobMember>;
 
-    /// The word of the kind that it makes one object of, under its own name, whose shape is its own.
+    /// Word of the kind of the one object that it makes under its own name. That object's shape is
+    /// its own.
     fn made_of(&self) -> Option<&'static str> {
         None
     }
@@ -146,7 +147,7 @@ pub struct JobRole {
     pub replicas: u32,
     /// Number of members that share one index of [`JobMember`].
     pub each: u32,
-    /// Its pods come only when those of other roles run.
+    /// Its pods come only when the pods of other roles run.
     pub is_late: bool,
     /// Template of its pods.
     pub template: Pod,
@@ -170,7 +171,7 @@ pub struct JobMember {
 /// Progress of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobProgress {
-    /// It makes no pods before somebody lets it.
+    /// It makes no pods until it is released.
     Suspended,
     /// It makes pods.
     Released,
@@ -195,7 +196,7 @@ pub struct JobFacts {
     pub owner: Option<JobName>,
     /// Its progress.
     pub state: JobProgress,
-    /// On what terms it starts. The minimum is that of one group.
+    /// Terms on which it starts. The minimum is that of one group.
     pub terms: GangTerms,
     /// The quotas that it may mean, its label's first.
     pub quotas: Vec<String>,
@@ -300,8 +301,8 @@ pub fn job_of(pod: &Pod) -> Option<(JobName, JobMember)> {
 }
 
 impl JobFacts {
-    /// The JSON patch that lets the job make its pods, or holds it back; none where its kind has no
-    /// such field. It fails where the job is another one of the same name.
+    /// The JSON patch that lets the job make its pods, or holds it back; `None` if its kind has no
+    /// such field. It fails if another job has the same name now.
     #[must_use]
     pub fn switch(&self, suspend: bool) -> Option<Value> {
         let kind = JOB_KINDS.iter().find(|kind| kind.word() == self.job.word)?;
@@ -352,8 +353,8 @@ fn minimum(meta: &Meta) -> Result<Option<u32>, GroupError> {
     Ok(Some(min))
 }
 
-/// Gives each role its minimum where it has none of its own: all of it where all must start, else
-/// one member, so that no group starts without its master.
+/// Gives each role without a minimum of its own one: all its members if all must start, else one
+/// member, so that no group starts without its master.
 fn share_minimum(roles: &mut [JobRole], min: u32) {
     let all = roles.iter().map(|role| role.replicas);
     let is_whole = min >= all.fold(0, u32::saturating_add);

@@ -1,4 +1,4 @@
-//! Any text is read, or it is named what is wrong with it.
+//! For any text, the reader returns a value or names the fault.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Single objects: what is read of them, and that what cannot be read is named.
+//! Single objects: facts read from them, and messages that name unreadable fields.
 
 use serde_json::json as value;
 use sublet_model::Time;

@@ -1,4 +1,4 @@
-//! Groups of many objects: whose pods they are, their roles, and who has a place.
+//! Groups of many objects: their pods, their roles, and their members that have a place.
 
 use std::sync::Arc;
 
@@ -283,7 +283,7 @@ fn a_train_job_has_the_shape_of_its_job_set() {
     assert_eq!(World::of(&all[..1]).outline(), Vec::<String>::new());
 }
 
-/// Watches tell of pods, jobs and what made those in any order.
+/// Watches report pods, jobs and their makers in any order.
 #[test]
 fn a_pod_whose_job_is_not_there_yet_does_not_start_alone() {
     let owned_by = |api: &str, kind: &str, name: &str| {
