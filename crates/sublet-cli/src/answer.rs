@@ -16,7 +16,7 @@ use crate::paste;
 
 /// Done, and everything is as wished.
 pub const DONE: u8 = 0;
-/// Something could not be done, or what was asked about is not so.
+/// The command could not do something, or the answer to its question is no.
 pub const NOT_DONE: u8 = 1;
 /// The command line or an input file is wrong.
 pub const BAD_INPUT: u8 = 2;
@@ -38,7 +38,7 @@ pub enum Format {
 pub struct Answer {
     /// For standard output.
     pub text: String,
-    /// For standard error, a line each: what was passed over, and what is wrong.
+    /// For standard error, a line each: objects that were passed over, and faults.
     pub notes: Vec<String>,
     /// Exit code.
     pub code: u8,
@@ -82,7 +82,7 @@ pub(crate) fn to_stdout(
     }
 }
 
-/// Bytes that are written at once: what a pipe takes.
+/// Size of the buffer, in bytes: the capacity of a pipe.
 const BUFFER: usize = 64 * 1024;
 
 /// JSON with two blanks of indentation, or YAML.
@@ -132,14 +132,14 @@ impl Advised {
         }
     }
 
-    /// The same, with what the system or the other side said.
+    /// The same, with the error of the system or of the other side.
     pub(crate) fn caused_by(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Advised {
         self.cause = Some(cause.into());
         self
     }
 }
 
-/// Connects, and on failure advises how to find out what is wrong. `without`: the words of a command
+/// Connects, and on failure gives advice for finding the fault. `without`: the words of a command
 /// that needs no cluster for much the same.
 pub(crate) async fn connected(
     kubeconfig: Option<&Path>,
@@ -176,7 +176,7 @@ pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
     }
 }
 
-/// An error as people read it: what, why, and advice where there is any.
+/// Text of an error for people: the failure, its cause, and advice if there is any.
 #[must_use]
 pub fn error_text(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");

@@ -1,8 +1,8 @@
 //! Compute time of cards as tables and programs show it.
 //!
-//! Most clusters and machines share memory alone. So it is shown only where some pod
-//! ([`is_asked`]) or job ([`is_shared`]) of what is printed asks for it, limits it or gives way;
-//! otherwise every table is as if there were no compute time.
+//! Most clusters and machines share memory alone. So it is shown only if a pod ([`is_asked`]) or
+//! job ([`is_shared`]) in the output asks for it, limits it or gives way. Otherwise every table
+//! looks as if there were no compute time.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ impl ComputeTime {
         })
     }
 
-    /// As the arbiter writes it in an answer; nothing where it shares no compute time.
+    /// Compute time in the arbiter's form, from an answer; `None` if it shares no compute time.
     pub(crate) fn told(text: Option<&str>) -> Option<ComputeTime> {
         let compute = parse_compute(text?).ok()?;
         Some(ComputeTime {
@@ -80,7 +80,7 @@ impl ComputeTime {
         })
     }
 
-    /// Does it say nothing?
+    /// Does it promise nothing and limit nothing?
     pub(crate) fn is_any(self) -> bool {
         self == ComputeTime::ANY
     }
@@ -94,8 +94,8 @@ pub(crate) fn is_shared(snapshot: &Snapshot) -> bool {
     })
 }
 
-/// The columns of a job: its class, what it asked, what it used within the last second, and how
-/// long it waited for its turn.
+/// The columns of a job: its class, its request, its usage within the last second, and the time
+/// that it waited for its turn.
 pub(crate) const JOB_HEADING: [&str; 4] = ["CLASS", "COMPUTE", "TIME", "WAITED"];
 
 /// A job's cells in them.
@@ -114,7 +114,7 @@ pub(crate) fn job_cells(job: &TenantRow) -> [String; 4] {
     ]
 }
 
-/// The columns of a card: what is promised to jobs, and what they used within the last second.
+/// The columns of a card: the time promised to jobs, and their usage within the last second.
 pub(crate) const GPU_HEADING: [&str; 2] = ["PROMISED", "TIME"];
 
 /// A card's cells in them.
@@ -125,7 +125,7 @@ pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 2] {
     ]
 }
 
-/// Whole percent: what is measured is not more exact.
+/// Whole percent: measurements are not more exact.
 pub(crate) fn percent(value: Option<f64>) -> String {
     value.map_or_else(nothing, |value| format!("{value:.0} %"))
 }

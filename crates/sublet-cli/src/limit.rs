@@ -1,6 +1,6 @@
-//! `sublet limit`: changes what a running job may have: memory of its cards, pinned memory of the
-//! machine, compute time. It returns when no reservation against the old limit can succeed any more; what a
-//! job has already stays its.
+//! `sublet limit`: changes a running job's limits: memory of its cards, pinned memory of the
+//! machine, compute time. It returns when no reservation against the old limit can succeed any
+//! more. Resources that a job has already stay its own.
 
 use anyhow::Context;
 use clap::ValueHint;

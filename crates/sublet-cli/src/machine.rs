@@ -17,7 +17,7 @@ use crate::paste;
 /// that takes longer than this limit is stopped or has lost its driver.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// A way out for those whose folder is somebody else's.
+/// Advice for users whose folder belongs to another user.
 const OWN_FOLDER: &str = "SUBLET_RUNTIME_DIR can name another folder; it must belong to you";
 
 /// The argument that chooses the machine.
@@ -75,7 +75,7 @@ impl FakeGpu {
     }
 }
 
-/// A machine whose arbiter can be asked.
+/// A machine with an arbiter.
 #[derive(Debug, Clone)]
 pub(crate) struct Machine {
     /// Folder with the machine's sockets and log.
@@ -148,10 +148,10 @@ impl Machine {
         }
     }
 
-    /// A connection to an arbiter that speaks our protocol.
+    /// Connects to an arbiter that speaks our protocol.
     ///
     /// # Errors
-    /// Nobody listens, or an arbiter of another protocol.
+    /// No arbiter listens, or one with another protocol.
     pub(crate) fn connect(&self) -> Result<Client, ConnectError> {
         let mut asked = self.client()?;
         match asked.call(&Request::Hello, ANSWER_MAX)? {
@@ -166,7 +166,7 @@ impl Machine {
         self.client()
     }
 
-    /// A connection to whoever listens in the folder.
+    /// Connects to the process that listens in the folder.
     pub(crate) fn client(&self) -> Result<Client, ConnectError> {
         self.folder.check()?;
         Ok(Client::connect(&self.folder.admin_socket())?)
@@ -186,7 +186,7 @@ impl Machine {
         Advised::new(what, hint).caused_by(error)
     }
 
-    /// Somebody listens, but the arbiter cannot be talked to.
+    /// A process listens, but the arbiter cannot be talked to.
     pub(crate) fn unusable(&self, error: ConnectError) -> Advised {
         let hint = match &error {
             ConnectError::Version { pid, .. } => format!(
@@ -227,7 +227,7 @@ impl Machine {
             .map_err(|error| self.unusable(error.into()))
     }
 
-    /// The arbiter said something that answers nothing we asked.
+    /// The arbiter's reply answers no question of ours.
     pub(crate) fn unexpected(&self, reply: &Reply) -> Advised {
         let reason = match reply {
             Reply::Error { reason } => reason.clone(),
@@ -262,7 +262,7 @@ pub(crate) enum ConnectError {
     /// It has no room for one more connection.
     #[error("{0}")]
     Full(String),
-    /// Whoever listens is no arbiter.
+    /// The listening process is no arbiter.
     #[error("the process that listens there does not answer as an arbiter does")]
     Nonsense,
 }

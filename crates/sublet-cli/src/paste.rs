@@ -1,5 +1,5 @@
-//! Commands in hints and notes, as the user can paste them: the program by the name by which it
-//! was called, every word quoted for a shell where it has to be, and on one line.
+//! Commands in hints and notes, as the user can paste them: the program has the name by which it
+//! was called, every word is quoted for a shell if it must be, and the command is on one line.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_plain) && !text.starts_with(['^', '='])
 }
 
-/// The bytes, where some have no letter, or one that a terminal acts on. Not every shell knows
+/// The bytes as escapes, if some have no letter, or a terminal acts on one. Not every shell knows
 /// this form; bash, zsh and ksh do.
 fn escaped(bytes: &[u8]) -> String {
     let mut text = "$'".to_owned();

@@ -1,5 +1,5 @@
-//! Nodes that cannot take a pod, and why: for programs each of them, for people a line per node,
-//! or per kind of reason where nodes are many.
+//! Nodes that cannot take a pod, with reasons. Programs get each node; people get a line per node,
+//! or per kind of reason if there are many nodes.
 //!
 //! Nothing is hidden without saying how many; JSON and YAML always have every node.
 
@@ -15,7 +15,7 @@ use crate::align::align;
 /// More nodes than this with one kind of reason become one line.
 pub(crate) const MANY: usize = 20;
 
-/// A reason, and its words once somebody has read them.
+/// A reason, and its words once they were needed.
 #[derive(Debug)]
 pub(crate) struct Worded {
     reason: Reason,
@@ -65,7 +65,7 @@ impl Refusals {
     /// No node at all.
     pub(crate) const NONE: Refusals = Refusals(Vec::new());
 
-    /// Takes in what became of some nodes: a reason, or none for one that can take the pod.
+    /// Updates some nodes: each gets its reason, or none if it can take the pod.
     pub(crate) fn update(&mut self, mut nodes: Vec<(Arc<str>, Option<Arc<Worded>>)>) {
         nodes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let is_new = |node: &str| {
@@ -102,8 +102,8 @@ impl Refusals {
         self.0.iter().map(|(_, worded)| &worded.reason)
     }
 
-    /// A line per node, indented by two blanks; kinds of reasons with many nodes last, in one
-    /// line each: the node that comes nearest, with its numbers, and how many others there are.
+    /// A line per node, indented by two blanks. Kinds of reasons with many nodes come last, in one
+    /// line each: the node that comes nearest, with its numbers, and the number of other nodes.
     pub(crate) fn grouped(&self) -> String {
         let mut kinds: BTreeMap<&str, Vec<(&str, &Worded)>> = BTreeMap::new();
         for (node, why) in &self.0 {

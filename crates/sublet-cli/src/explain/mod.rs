@@ -1,5 +1,5 @@
-//! `sublet explain pod NAME`: why does it wait, or what did it get? `sublet explain job NAME` asks
-//! the queue.
+//! `sublet explain pod NAME`: explains why a pod waits, or which GPUs it got. `sublet explain job
+//! NAME` asks the queue.
 //!
 //! Reads nodes and pods of a live cluster once and answers with the scheduler's own engine;
 //! it changes nothing.

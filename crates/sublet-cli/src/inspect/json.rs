@@ -1,8 +1,8 @@
 //! The form of `sublet inspect` for programs.
 //!
-//! A promise: fields are added, never renamed or taken away. Memory is always in MiB,
-//! whatever the node counts in. A node's `pending` pods do not say which card they use; they
-//! are in the node's `usedMiB` and in no card's.
+//! A promise: fields are added, never renamed or taken away. Memory is always in MiB, whatever unit
+//! the node counts in. A node's `pending` pods do not say which card they use. The node's `usedMiB`
+//! includes them, and no card's does.
 
 use serde::Serialize;
 use sublet_api::NotIsolated;
@@ -34,7 +34,7 @@ struct NodeJson {
     total: u64,
     #[serde(rename = "usedMiB")]
     used: u64,
-    /// Only where containers are not held to their parts.
+    /// Only if containers are not held to their parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_isolated: Option<NotIsolatedJson>,
     gpus: Vec<GpuJson>,
@@ -65,8 +65,8 @@ struct GpuJson {
     /// Memory kept free for pods that do not say which card they have.
     #[serde(rename = "keptMiB", skip_serializing_if = "Option::is_none")]
     kept: Option<u64>,
-    /// Compute time that is promised, in thousandths of the card; only where any pod of the
-    /// document asks for some.
+    /// Compute time that is promised, in thousandths of the card; only if any pod of the document
+    /// asks for some.
     #[serde(skip_serializing_if = "Option::is_none")]
     compute_milli: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]

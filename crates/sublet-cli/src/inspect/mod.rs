@@ -1,4 +1,4 @@
-//! `sublet inspect` and `kubectl inspect gpushare`: who uses which card.
+//! `sublet inspect` and `kubectl inspect gpushare`: show the users of each card.
 //!
 //! Reads nodes and pods of a live cluster once and prints; it changes nothing.
 

@@ -74,7 +74,7 @@ pub(super) fn summary(view: &View) -> String {
     align(&text)
 }
 
-/// A node's line before alignment, and its sum: only what is in a column counts.
+/// A node's line before alignment, and its sum. Only amounts that are in a column count.
 fn summary_row(node: &NodeView, columns: i64, has_pending: bool) -> (String, u64) {
     let mut row = format!("{}\t{}\t", node.facts.name, node.address);
     let gpus = node.facts.inventory.gpus();

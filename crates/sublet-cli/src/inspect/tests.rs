@@ -98,7 +98,7 @@ fn shown(picture: &str, format: InspectFormat, details: bool) -> String {
     answer.notes.join("\n") + &answer.text
 }
 
-/// Compares both tables with what the original prints.
+/// Compares both tables with the original's output.
 fn check(picture: &str, summary: &str, details: &str) {
     let table = |details| {
         let (nodes, pods) = cluster(picture);

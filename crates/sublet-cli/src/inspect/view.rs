@@ -34,7 +34,7 @@ pub(super) struct PodView {
     pub(super) on: BTreeMap<Place, Part>,
     pub(super) containers: Vec<ContainerView>,
     pub(super) asks_compute: bool,
-    /// Whole cards, where it asks for those.
+    /// Number of whole cards, if it asks for whole cards.
     pub(super) n_whole: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct NodeView {
     pub(super) not_isolated: Option<NotIsolated>,
     /// Total of the node, in its unit: a part of it may be on no card.
     pub(super) total: u64,
-    /// By card, what is kept free for pods that do not say which they have.
+    /// By card, amount kept free for pods that do not say which card they have.
     pub(super) kept: Vec<Part>,
     /// By card, then by namespace and name; pods that do not say their card last.
     pub(super) pods: Vec<PodView>,
@@ -114,8 +114,8 @@ fn not_isolated(node: &str, why: &NotIsolated) -> String {
     }
 }
 
-/// Builds the view. `unit`: what one `aliyun.com/gpu-mem` is on nodes that do not say it
-/// themselves; without it, it is guessed as the original guesses.
+/// Builds the view. `unit`: the unit of `aliyun.com/gpu-mem` on nodes that do not name one. Without
+/// it, the unit is guessed as the original guesses.
 pub(super) fn view(nodes: &[Node], pods: &[Pod], unit: Option<Unit>) -> View {
     let mut notes = Vec::new();
     let mut ledger = Ledger::new();
@@ -311,7 +311,7 @@ fn capacity(node: &Node, resource: &str) -> Option<u64> {
     whole_number(&node.status.capacity.get(resource)?.0).ok()
 }
 
-/// Without an agent, the node's own sum: what its cards do not divide evenly is on none.
+/// Without an agent, the node's own sum. Memory that its cards do not divide evenly is on no card.
 fn total(node: &Node, facts: &NodeFacts) -> u64 {
     let cards = facts.inventory.gpus().iter();
     let sum = cards.map(|gpu| facts.unit.whole_in(gpu.memory)).sum();

@@ -1,4 +1,4 @@
-//! Sends what was decided, and waits for what must come of it.
+//! Sends the decided changes, and waits for their effects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::print::{Applied, Outcome};
 use super::{MANAGER, readiness};
 use crate::answer::{Advised, api_error};
 
-/// Between two looks at what is awaited.
+/// Pause between two checks while waiting.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Applies objects one after the other, and says of each what became of it.
+/// Applies objects one after the other, and returns the result for each.
 ///
 /// # Errors
 /// The first that is refused; those before it are applied.
@@ -74,7 +74,8 @@ fn outcome(before: Option<&Value>, after: &Value) -> Outcome {
     }
 }
 
-/// Waits until all workloads are ready. Returns what is not, with the words of those who know why.
+/// Waits until all workloads are ready. Returns those that are not, with kubelet's or the
+/// scheduler's reasons.
 ///
 /// # Errors
 /// The API server cannot be asked.

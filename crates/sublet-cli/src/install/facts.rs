@@ -1,4 +1,5 @@
-//! Reads what `preflight` judges. It writes nothing but questions about the user's own rights.
+//! Reads the facts that `preflight` judges. It writes nothing but questions about the user's own
+//! rights.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ fn listed() -> [ApiResource; 5] {
 /// Facts read from the cluster.
 pub(super) struct Read {
     pub(super) facts: Facts,
-    /// The extender's port, where it serves the cluster's own scheduler already.
+    /// The extender's port, if it serves the cluster's own scheduler already.
     pub(super) default_scheduler: Option<u16>,
 }
 

@@ -1,4 +1,4 @@
-//! The files of a control plane's node: the static pod's manifest, what it was before, and the
+//! The files of a control plane's node: the static pod's manifest, its earlier text, and the
 //! configuration that its scheduler reads. Each is written in one step or not at all.
 //!
 //! Nothing but the manifest is ever put into the folder of static pods, because kubelet runs
@@ -171,8 +171,9 @@ impl Place {
         }))
     }
 
-    /// Makes a change: first what the new manifest needs, then the manifest. A manifest that is not
-    /// patched is saved first. A configuration that nothing needs stays until [`Place::tidy`].
+    /// Makes a change: first the files that the new manifest needs, then the manifest. A manifest
+    /// that is not patched is saved first. A configuration that nothing needs stays until
+    /// [`Place::tidy`].
     ///
     /// # Errors
     /// A file that cannot be written; the manifest is then the old one.
@@ -188,7 +189,7 @@ impl Place {
         write(&self.manifest(), &change.after)
     }
 
-    /// Removes what a scheduler that is not patched does not need.
+    /// Removes the files that an unpatched scheduler does not need.
     ///
     /// # Errors
     /// A file that cannot be removed.

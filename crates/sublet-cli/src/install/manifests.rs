@@ -48,7 +48,7 @@ const FILES: [(&str, &str); 21] = [
 /// Namespace of Sublet's own processes.
 pub(super) const NAMESPACE: &str = "sublet-system";
 
-/// The schedulers that ask us where the cluster's own does too.
+/// The schedulers that ask us if the cluster's own does too.
 const BOTH_SCHEDULERS: [&str; 2] = ["sublet-scheduler", "default-scheduler"];
 
 /// The second kube-scheduler's port in the host's network, where the first one has 10259.
@@ -167,8 +167,9 @@ fn put_images(object: &mut Value, choices: &Choices) {
     }
 }
 
-/// The extender goes to the control plane's node and into its network, where the cluster's own
-/// scheduler reaches it on loopback. All who go by names of schedulers learn of the second one.
+/// The extender goes to the control plane's node and into its network: the cluster's own scheduler
+/// reaches it there on loopback. Every workload that goes by scheduler names learns of the second
+/// one.
 fn serve_default_scheduler(object: &mut Object, port: u16) {
     match (&*object.address.kind.kind, &*object.address.name) {
         ("Deployment", "sublet-scheduler") => to_the_hosts_network(&mut object.value, port),
@@ -227,7 +228,7 @@ fn name_schedulers(container: &mut Value) {
     }
 }
 
-/// Changes a flag where it stands; whether it stood there.
+/// Changes a flag if it is there. Returns whether it was there.
 fn set_flag(container: &mut Value, flag: &str, value: &str) -> bool {
     let mut found = false;
     for word in args(container).into_iter().flatten() {

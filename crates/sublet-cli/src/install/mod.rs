@@ -1,8 +1,9 @@
-//! `sublet install` and `sublet uninstall`: Sublet onto a cluster that kubeadm made, and off it.
+//! `sublet install` and `sublet uninstall`: put Sublet onto a cluster that kubeadm made, and remove
+//! it.
 //!
-//! Read `manifests` (what is applied), `preflight` (whether it may be), `static_pod` (how the
-//! cluster's own scheduler is asked to ask us), `readiness`; these are pure. `facts`, `apply` and
-//! `host` read and write the cluster and the node's files; `uninstall` is the way back.
+//! Read `manifests` (the applied objects), `preflight` (the checks before), `static_pod` (the
+//! change of the cluster's own scheduler), `readiness`; these are pure. `facts`, `apply` and `host`
+//! read and write the cluster and the node's files; `uninstall` is the way back.
 
 mod apply;
 mod facts;
@@ -37,7 +38,7 @@ const MANAGER: &str = "sublet-install";
 pub enum DryRun {
     /// Print the manifests, and ask no cluster.
     Client,
-    /// Have the API server check every object, and say what would change.
+    /// Let the API server check every object, and print the changes it would make.
     Server,
 }
 
@@ -185,7 +186,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     report.answer(args.cluster.output)
 }
 
-/// Changes the manifest, and puts back what it was if the scheduler does not come up.
+/// Changes the manifest, and restores the earlier one if the scheduler does not come up.
 async fn patch(
     client: &Client,
     place: &Place,

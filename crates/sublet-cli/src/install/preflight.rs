@@ -1,6 +1,6 @@
-//! May it be installed, and will it work? A list of checks, each with what was found and what to do.
+//! May it be installed, and will it work? A list of checks, each with its finding and advice.
 //!
-//! Pure: [`Facts`] were read before, and are judged here.
+//! Pure: it judges [`Facts`] that were read before.
 
 mod rivals;
 #[cfg(test)]
@@ -172,7 +172,7 @@ fn rights(facts: &Facts) -> Check {
     Check::ok(NAME, "they suffice")
 }
 
-/// A few of them: whoever lacks one right mostly lacks dozens.
+/// A few of them: a user who lacks one right mostly lacks dozens.
 fn lacking(rights: &[String]) -> String {
     const SAID: usize = 4;
     let said = rights.get(..SAID).unwrap_or(rights).join(", ");
@@ -248,8 +248,8 @@ fn nodes(facts: &Facts) -> Check {
     }
 }
 
-/// A node of another architecture runs nothing of ours: the workloads do not select it. Kubelet says
-/// what a node is; one that says nothing is none of ours to judge.
+/// Warns of nodes with another architecture: they run nothing of ours, since the workloads do not
+/// select them. Kubelet reports a node's architecture; a node without a report is not judged.
 fn architecture(facts: &Facts) -> Check {
     const NAME: &str = "architecture";
     let named = |node: &Value| {
@@ -336,7 +336,7 @@ fn images(facts: &Facts) -> Check {
 }
 
 /// Kubernetes' own rule: a kube-scheduler is not newer than the API server, and at most one minor
-/// version older. A tag that is no version says nothing.
+/// version older. A tag that is no version is not judged.
 fn scheduler_version(facts: &Facts) -> Option<Check> {
     const NAME: &str = "kube-scheduler";
     let image = facts.kube_scheduler_image.as_deref()?;

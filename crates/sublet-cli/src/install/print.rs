@@ -32,7 +32,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An object and what became of it.
+/// An object and the result of applying it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Applied {
     pub(super) object: String,

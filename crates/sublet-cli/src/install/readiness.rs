@@ -1,4 +1,5 @@
-//! Is it ready yet, and if not, what is it waiting for? Pure: objects in, an answer out.
+//! Checks whether objects are ready, and what they wait for if not. Pure: objects in, an answer
+//! out.
 
 use serde_json::Value;
 use sublet_api::keys;
@@ -75,8 +76,9 @@ fn complaint(pod: &Value) -> Option<String> {
     })
 }
 
-/// Whether kubelet runs the kube-scheduler whose manifest has this mark (none: one that is not
-/// patched), and finds it healthy. `pods`: those that mirror static pods. Else what is lacking.
+/// Checks whether kubelet runs the kube-scheduler whose manifest has this mark (`None`: an
+/// unpatched one), and finds it healthy. `pods`: the mirror pods of static pods. The error names
+/// the missing state.
 pub(super) fn is_back(pods: &[Value], mark: Option<&str>) -> Result<(), String> {
     let mirrors = pods
         .iter()

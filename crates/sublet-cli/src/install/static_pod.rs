@@ -74,7 +74,7 @@ pub(crate) struct Patched {
     pub(crate) manifest: String,
     /// For the place that was wished.
     pub(crate) configuration: String,
-    /// By what the running pod is known to have both.
+    /// The mark by which a running pod shows that it has both.
     pub(crate) mark: String,
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn patch(manifest: &str, own: Option<&str>, wish: &Wish) -> Result<Pa
     })
 }
 
-/// The manifest without what [`patch`] did to it; `None` for one that is not patched.
+/// The manifest without the changes of [`patch`]; `None` for one that is not patched.
 ///
 /// # Errors
 /// Not the manifest of a kube-scheduler.
@@ -262,7 +262,8 @@ fn flags(pod: &Value, position: usize) -> Flags {
     Flags(words.filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
-/// `--config=place` where one stood, else at the end of the list with the flags.
+/// Sets `--config=place` at the flag's present position, else at the end of the list with the
+/// flags.
 fn set_config(container: &mut Value, place: &str) {
     let flag = format!("--config={place}");
     for key in ["command", "args"] {

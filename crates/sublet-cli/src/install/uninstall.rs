@@ -18,7 +18,7 @@ use super::print::{Applied, Outcome, Report};
 use super::{ClusterArgs, MANAGER, apply, progress};
 use crate::answer::{Advised, Answer, api_error, connected};
 
-/// Between two looks at what is awaited.
+/// Pause between two checks while waiting.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Arguments of `sublet uninstall`.
@@ -39,8 +39,8 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// Removes it: the patch of the cluster's own scheduler first, then whatever is asked about pods,
-/// then the processes, then all else.
+/// Removes Sublet: the patch of the cluster's own scheduler first, then the objects that the API
+/// server asks about pods, then the processes, then all else.
 ///
 /// # Errors
 /// The cluster cannot be asked or refuses something, or the scheduler's manifest is elsewhere.
@@ -198,7 +198,7 @@ fn is_going(object: &Value) -> bool {
     object["metadata"].get("deletionTimestamp").is_some()
 }
 
-/// Takes off nodes what the agents have written there.
+/// Removes the agents' marks from nodes.
 async fn clean_nodes(client: &Client, deadline: Instant) -> Result<(), Advised> {
     let kind = ApiResource::erase::<Node>(&());
     let listed = list_whole(client, &kind, None, None).await;

@@ -1,4 +1,5 @@
-//! Pods that have not come yet: those of workloads, and what the API server will fill in.
+//! Pods that have not come yet: the pods of workloads, with the fields that the API server will
+//! fill in.
 //!
 //! A workload that has a time of creation is in the cluster already, and so are its pods: it is passed
 //! over.

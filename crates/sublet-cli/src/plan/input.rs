@@ -43,12 +43,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An object and where it stands.
+/// An object and its position.
 #[derive(Debug, Clone)]
 pub struct Located<T> {
-    /// Where.
+    /// Its position in the input.
     pub origin: Origin,
-    /// What.
+    /// The object.
     pub object: T,
 }
 
@@ -87,7 +87,7 @@ impl Unreadable {
         }
     }
 
-    /// The same for what may be a pod that waits, or make some.
+    /// The same for an object that may be a waiting pod, or may make some.
     pub(super) fn of_waiting(self) -> Unreadable {
         Unreadable {
             may_wait: true,
@@ -219,7 +219,7 @@ impl Input {
         self.pods.sort_by_key(|pod| pod.origin.at);
     }
 
-    /// Leaves out what only `sublet plan` reads, with a note.
+    /// Leaves out objects that only `sublet plan` reads, with a note.
     pub(crate) fn pass_over_workloads(&mut self) {
         let kind = |object: &Value| object["kind"].as_str().unwrap_or_default().to_owned();
         let workloads = self.workloads.drain(..);

@@ -161,7 +161,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
 /// The answer. Its text is made while it is written, because a plan for a full cluster has a line
 /// for each pod and node.
 struct Planned {
-    /// None where nothing could be read.
+    /// `None` if nothing could be read.
     plan: Option<Plan>,
     how: Printing,
     notes: Vec<String>,
@@ -169,7 +169,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// The plan for what was read, or what is wrong with it.
+    /// The plan for the input, with its faults.
     fn of(mut input: Input, options: &PlanOptions, how: Printing) -> Planned {
         coming::expand(&mut input);
         let quotas = input.quotas.iter();

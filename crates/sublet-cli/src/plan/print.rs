@@ -46,7 +46,7 @@ struct PodJson<'a> {
     name: String,
     /// `placed`, `conditional`, `refused` or `gated`.
     verdict: &'static str,
-    /// Null where it is not placed.
+    /// Null if it is not placed.
     node: Option<String>,
     /// Other nodes that the scheduler may take instead: it picks at random among those of one
     /// score, and weighs preferences about other pods that are not weighed here.
@@ -78,7 +78,7 @@ struct DeviceJson {
     uuid: Option<String>,
     #[serde(rename = "memoryMiB")]
     memory_mib: u64,
-    /// Only where any pod of the plan asks for compute time.
+    /// Only if any pod of the plan asks for compute time.
     #[serde(flatten)]
     compute: Option<ComputeTime>,
 }

@@ -1,8 +1,7 @@
-//! Places the waiting pods of an input, one after the other, as the schedulers of a cluster
-//! would.
+//! Places the waiting pods of an input, one after the other, as the schedulers of a cluster would.
 //!
-//! The order of those that wait together is the stock scheduler's: priority, then age, then (for pods
-//! of one second) the order of the files. Time is an argument: the same input at the same time gives
+//! Pods that wait together have the stock scheduler's order: priority, then age, then (for pods of
+//! one second) the order of the files. Time is an argument: the same input at the same time gives
 //! the same plan.
 
 use std::cmp::Reverse;
@@ -182,8 +181,8 @@ fn few_units(pods: &[PlannedPod], unit: Unit) -> Option<String> {
     })
 }
 
-/// Gives pods that are not created yet the slots that the webhook gives them then. Returns how many
-/// lacked one.
+/// Gives pods that are not created yet the slots that the webhook will give them. Returns the
+/// number of pods that lacked one.
 fn admit(pods: &mut [Located<Pod>], options: &PlanOptions) -> usize {
     let mut admitted = 0;
     for Located { object: pod, .. } in pods {
@@ -424,8 +423,8 @@ fn may_evict(cluster: &Cluster, waiting: &Waiting<'_>, refusals: &Refusals) -> b
         && cluster.has_below(priority)
 }
 
-/// Leaves out pods that are over and objects of which there are two, fills in what files written
-/// by hand lack, and puts nodes in the order of their names.
+/// Leaves out pods that are over and objects that occur twice, fills in missing fields of
+/// hand-written files, and sorts nodes by name.
 pub(crate) fn settle(input: &mut Input) {
     input.pods.retain(|pod| !is_over(&pod.object));
     for (number, pod) in input.pods.iter_mut().enumerate() {

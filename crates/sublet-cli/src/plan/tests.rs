@@ -1,5 +1,5 @@
-//! Plans of example files, what the stock scheduler has a say in, every kind of odd input, and
-//! text that is no input at all.
+//! Plans of example files, decisions of the stock scheduler, every kind of odd input, and text that
+//! is no input at all.
 
 mod coming;
 mod hami;

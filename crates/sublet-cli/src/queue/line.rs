@@ -9,7 +9,7 @@ use crate::jobs::{asked, duration};
 use crate::machine::Machine;
 use crate::run;
 
-/// Shows who waits on that machine, starting its arbiter if none runs.
+/// Shows the jobs that wait on that machine, starting its arbiter if none runs.
 pub(super) fn show(
     machine: &Machine,
     format: Format,
@@ -27,7 +27,7 @@ pub(super) fn show(
 /// Fields are added, never renamed or taken away.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// `machine`: who answers.
+    /// `machine`: the source of the answer.
     of: &'static str,
     users: Vec<UserRow>,
     waiting: Vec<WaitingJob>,

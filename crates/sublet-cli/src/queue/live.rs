@@ -63,7 +63,7 @@ fn others() -> Vec<(String, &'static str, &'static str)> {
     kinds
 }
 
-/// All objects of a kind as one document; the items of a list do not say what they are.
+/// All objects of a kind as one document; the items of a list do not name their kind.
 async fn list(client: &Client, api: &str, kind: &str, plural: &str) -> Result<String, kube::Error> {
     let (group, version) = api.split_once('/').unwrap_or(("", api));
     let kind_of = GroupVersionKind::gvk(group, version, kind);

@@ -1,7 +1,8 @@
-//! `sublet queue`: who waits for GPUs, in which order, and what would start them.
+//! `sublet queue`: shows the jobs that wait for GPUs, their order, and the resources that would
+//! start them.
 //!
-//! Three doors, one for each place where somebody waits: the jobs of this machine (`line`), a live
-//! cluster, and files. The last two ask the queue's own engine (`outlook`).
+//! There are three kinds of queue: the jobs of this machine (`line`), a live cluster, and files.
+//! The last two ask the queue's own engine (`outlook`).
 
 mod line;
 mod live;
@@ -129,7 +130,7 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Ans
     answer(Input::of_files(&args.file), &args.scope, args.output, shown)
 }
 
-/// Somebody names a cluster, and asks about something else.
+/// The user names a cluster, and asks about something else.
 fn no_cluster_meant(kubeconfig: &Path, of_machine: bool) -> Answer {
     let asked = match of_machine {
         true => "without --cluster the jobs of this machine are shown",

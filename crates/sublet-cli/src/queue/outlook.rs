@@ -42,7 +42,7 @@ pub(crate) struct OutlookOptions {
 pub(crate) struct Outlook {
     /// Figures of each quota for each resource.
     pub(crate) quotas: Vec<Row>,
-    /// Every group, those that wait in the order in which they are tried.
+    /// Every group; the waiting ones are in the order in which they are tried.
     pub(crate) groups: Vec<Standing>,
     /// Room held for a group that has waited long.
     pub(crate) held: Option<QueueHold>,
@@ -53,7 +53,7 @@ pub(crate) struct Outlook {
     pub(crate) errors: Vec<String>,
 }
 
-/// A group, and what becomes of it.
+/// A group, and its outcome.
 pub(crate) struct Standing {
     pub(crate) queued: QueuedGroup,
     pub(crate) fate: Fate,
@@ -68,7 +68,7 @@ pub(crate) enum Fate {
         slots: Vec<Slot>,
         victims: Vec<QueueVictim>,
     },
-    /// It waits: the how manieth of its quota, from 1, and why.
+    /// It waits: its position in its quota, from 1, and the reason.
     Waits { position: u32, reason: QueueReason },
 }
 
@@ -82,7 +82,7 @@ struct Objects {
     namespaces: NamespaceLabels,
 }
 
-/// Looks at what was read.
+/// Makes the outlook of the input.
 pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     let mut outlook = Outlook::default();
     input.pass_over_workloads();
@@ -112,7 +112,7 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     outlook
 }
 
-/// Nodes and bound pods in the engine, and what all nodes have together.
+/// Enters nodes and bound pods into the engine. Returns the sum of all nodes, too.
 fn enter(
     input: &Input,
     options: &OutlookOptions,

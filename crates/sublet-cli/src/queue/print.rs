@@ -23,7 +23,7 @@ struct QuotaJson<'a> {
     parent: Option<&'a str>,
     resource: &'a str,
     min: u64,
-    /// Null where nothing limits it.
+    /// Null if nothing limits it.
     max: Option<u64>,
     runtime: u64,
     used: u64,
@@ -45,14 +45,14 @@ struct GroupJson<'a> {
     /// Number of members, and number of members that have a place.
     members: u64,
     placed: u64,
-    /// Its place among those of its quota that wait, from 1.
+    /// Its position among the waiting groups of its quota, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
     waited_ms: u64,
     /// A word why it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
-    /// A sentence why, and what would start it.
+    /// A sentence with the reason, and the resources that would start it.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     /// Places where members would start now.
@@ -95,7 +95,7 @@ impl<'a> SlotJson<'a> {
 
 #[derive(Serialize)]
 struct QueueJson<'a> {
-    /// `cluster`: who answers.
+    /// `cluster`: the source of the answer.
     of: &'static str,
     quotas: Vec<QuotaJson<'a>>,
     groups: Vec<GroupJson<'a>>,
@@ -357,7 +357,7 @@ fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing
     text
 }
 
-/// `4 members start now`, and for whom others go.
+/// `4 members start now`, and the number of pods that are evicted for them.
 fn starts(slots: usize, victims: usize) -> String {
     let members = if slots == 1 {
         "member starts"

@@ -9,7 +9,7 @@ use sublet_model::{Entry, PodUid, Standing, Unit};
 
 use crate::verdict::{Cluster, asked};
 
-/// Enters the slots of a plan that no pod on a node has. `taken`: those that such pods have.
+/// Enters the slots of a plan that no pod on a node has. `taken`: the slots that such pods have.
 ///
 /// # Errors
 /// The ledger cannot have the plan's slots; none is entered then.

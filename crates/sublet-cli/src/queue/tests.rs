@@ -1,4 +1,5 @@
-//! A cluster's queue from files: what starts, what waits and why, and bad input.
+//! A cluster's queue from files: groups that start, groups that wait with their reasons, and bad
+//! input.
 
 mod as_in_a_cluster;
 
@@ -226,7 +227,7 @@ fn what_a_plan_has_promised_to_another_is_taken_once() {
     }
 }
 
-/// The annotation says what tree `t1` has, and the cluster's own tree has the other five.
+/// The annotation gives the total of tree `t1`, and the cluster's own tree has the other five.
 #[test]
 fn groups_of_a_tree_share_what_that_has() {
     let of_tree = |name: &str, parent: &str, total: &str| {

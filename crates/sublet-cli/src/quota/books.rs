@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) parent: Option<Arc<str>>,
     pub(crate) resource: Arc<str>,
     pub(crate) min: u64,
-    /// None where nothing limits it.
+    /// `None` if nothing limits it.
     pub(crate) max: Option<u64>,
     pub(crate) request: u64,
     pub(crate) runtime: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The quota's name for a table: moved in below its parent, with its tree where that is not the
+    /// The quota's name for a table: indented below its parent, with its tree if it is not the
     /// cluster's own.
     pub(crate) fn title(&self) -> String {
         let indent = "  ".repeat(self.depth);
@@ -54,7 +54,7 @@ pub(crate) struct Report {
     pub(crate) errors: Vec<String>,
 }
 
-/// Computes what each quota is entitled to.
+/// Computes the entitlement of each quota.
 pub(super) fn enter(mut input: Input, keep_minima: bool) -> Report {
     let mut report = Report::default();
     input.pass_over_workloads();
@@ -133,7 +133,7 @@ pub(crate) fn rows(
 }
 
 impl Report {
-    /// Tells what is wrong with quotas, where they stand.
+    /// Reports the faults of quotas, with their places.
     pub(crate) fn tell(
         &mut self,
         quotas: &[Located<ElasticQuota>],
@@ -153,7 +153,7 @@ impl Report {
         }
     }
 
-    /// Warns of what a tree promises and cannot keep. `roots`: quotas at the top of trees of their own.
+    /// Warns of promises that a tree cannot keep. `roots`: quotas at the top of trees of their own.
     pub(crate) fn warn(&mut self, tree: &QuotaTree, roots: &BTreeSet<&Arc<str>>) {
         for problem in tree.problems() {
             match &problem {
@@ -210,7 +210,7 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
     sum
 }
 
-/// Adds amounts; nothing is ever too much to count.
+/// Adds amounts; sums saturate.
 pub(crate) fn add(sum: &mut Amounts, amounts: Amounts) {
     for (resource, amount) in amounts {
         let sum: &mut u64 = sum.entry(resource).or_default();

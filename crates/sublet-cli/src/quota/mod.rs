@@ -1,7 +1,7 @@
-//! `sublet quota`: what quotas are entitled to.
+//! `sublet quota`: shows the entitlement of quotas.
 //!
 //! `plan` reads files and nothing else: `books` enters them into trees, `sublet-queue` decides, and
-//! `print` shows it.
+//! `print` shows the result.
 
 pub(crate) mod books;
 mod print;
@@ -18,7 +18,7 @@ use crate::plan::Input;
 /// Commands for quotas.
 #[derive(Debug, Subcommand)]
 pub enum QuotaCommand {
-    /// Show what each quota is entitled to: the queue's own rule on files, without a cluster
+    /// Show the entitlement of each quota: the queue's own rule on files, without a cluster
     Plan(QuotaPlanArgs),
 }
 
@@ -51,9 +51,10 @@ pub struct QuotaPlanArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
-    /// Let minima stay as they are where they are more than there is
+    /// Keep minima unchanged even if their sum is larger than the total
     ///
-    /// As Koordinator does without EnableMinQuotaScale. More is promised then than there is.
+    /// As Koordinator does without EnableMinQuotaScale. The promises are larger than the total
+    /// then.
     #[arg(long)]
     keep_minima: bool,
 }
@@ -61,7 +62,7 @@ pub struct QuotaPlanArgs {
 /// Answers `sublet quota …`.
 ///
 /// # Errors
-/// None of the files' making: what is wrong with them is in the answer.
+/// None that files can cause: their faults are in the answer.
 pub fn run(action: &QuotaCommand) -> anyhow::Result<Answer> {
     let QuotaCommand::Plan(args) = action;
     answer(Input::of_files(&args.file), args.keep_minima, args.output)

@@ -26,7 +26,7 @@ struct RowJson<'a> {
     parent: Option<&'a str>,
     resource: &'a str,
     min: u64,
-    /// Null where nothing limits it.
+    /// Null if nothing limits it.
     max: Option<u64>,
     request: u64,
     runtime: u64,

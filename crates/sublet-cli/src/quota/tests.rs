@@ -1,4 +1,4 @@
-//! Quotas from files: what is asked and there, in every way of saying it, and odd input.
+//! Quotas from files: requests and totals, in every notation, and odd input.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The manifests that the executable carries, and what choices change in them.
+//! The manifests that the executable carries, and the changes that choices make in them.
 
 use std::collections::BTreeSet;
 use std::fs;

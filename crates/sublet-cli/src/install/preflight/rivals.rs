@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Check, Facts, Severity, shared_nodes, text};
 
-/// Somebody else's program that does what ours does.
+/// Another program with the same task as ours.
 struct Rival {
     /// In the name or an image of its DaemonSet or Deployment.
     mark: &'static str,
@@ -77,7 +77,7 @@ pub(super) fn conflicts(facts: &Facts) -> Vec<Check> {
     checks
 }
 
-/// A device plugin is in the way where it and our agent are on one node.
+/// Checks a device plugin, which is in the way if it and our agent are on one node.
 fn on_nodes(
     name: &'static str,
     rival: &Rival,

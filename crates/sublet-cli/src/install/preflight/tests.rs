@@ -1,4 +1,4 @@
-//! Each row is a cluster that differs in one thing from one where all is well.
+//! Each row is a cluster that differs in one thing from a healthy one.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ fn deployment(namespace: &str, name: &str, image: &str) -> Value {
     })
 }
 
-/// A cluster where all is well.
+/// Facts of a healthy cluster.
 fn facts() -> Facts {
     Facts {
         version: "v1.36.3".to_owned(),

@@ -16,7 +16,8 @@ const VERSION: &str = "kubescheduler.config.k8s.io/v1";
 /// End of our extender's path, whatever its port.
 const OURS: &str = "/sublet";
 
-/// The operator's own configuration, or one that says what these flags say, with our extender in it.
+/// The operator's own configuration, or one with the meaning of these flags, with our extender in
+/// it.
 pub(super) fn configuration(flags: &Flags, own: Option<&str>, port: u16) -> Result<Value, Refusal> {
     let mut configuration = match own {
         Some(text) => read(text)?,
@@ -43,7 +44,7 @@ pub(super) fn configuration(flags: &Flags, own: Option<&str>, port: u16) -> Resu
     Ok(configuration)
 }
 
-/// The scheduler ignores these flags where it has `--config`, so the configuration says them.
+/// The scheduler ignores these flags beside `--config`, so they go into the configuration.
 fn of_flags(flags: &Flags) -> Result<Value, Refusal> {
     let kubeconfig = flags.value("kubeconfig").ok_or(Refusal::NoKubeconfig)?;
     let mut configuration = json!({
@@ -107,7 +108,7 @@ fn is_ours(extender: &Value) -> bool {
     url.starts_with("http://127.0.0.1:") && url.trim_end_matches('/').ends_with(OURS)
 }
 
-/// The scheduler refuses to start where two extenders bind pods or manage one resource.
+/// The scheduler refuses to start if two extenders bind pods or manage one resource.
 fn may_stand_beside_ours(other: &Value) -> Result<(), Refusal> {
     let refused = |what: String| {
         let url = other["urlPrefix"].as_str().unwrap_or("without an address");

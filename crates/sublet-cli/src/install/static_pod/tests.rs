@@ -37,7 +37,7 @@ fn command(text: &str) -> Vec<String> {
     flags(&value(text), 0).0
 }
 
-/// The two forms of a value that only differ in what a patch adds.
+/// The two forms of a value, which differ only in the additions of a patch.
 #[test]
 fn a_patched_manifest_has_three_things_more_and_nothing_less() {
     for manifest in [PLAIN, OLD, FLAGS, OWN] {
@@ -249,7 +249,7 @@ fn flags_may_stand_in_args_and_in_two_words() {
 }
 
 proptest::proptest! {
-    /// Whatever a file says, it is refused or patched, and a patched one can be put back.
+    /// Any file is refused or patched, and a patched one can be restored.
     #[test]
     fn any_text_is_refused_or_comes_back(cut in 0usize..1500, more in "[ -~\n]{0,40}") {
         let at = cut.min(PLAIN.len());

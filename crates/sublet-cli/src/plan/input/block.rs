@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-/// The same document in JSON; nothing where there is anything unusual in it.
+/// The same document in JSON; `None` if there is anything unusual in it.
 pub(super) fn json_of(text: &str) -> Option<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -281,7 +281,7 @@ fn is_item(content: &str) -> bool {
     content == "-" || content.starts_with("- ")
 }
 
-/// A line's key and what follows it; nothing where there is no key, or an unusual one.
+/// A line's key and the text after it; `None` if there is no key, or an unusual one.
 fn key_of(content: &str) -> Option<(&str, &str)> {
     let (key, rest) = match content.strip_prefix('"') {
         Some(quoted) => {

@@ -1,8 +1,7 @@
 //! Cuts a file into its YAML documents, without reading them.
 
-/// The documents of a YAML stream that hold anything, each from its first line that
-/// says something, with that line's number.
-/// A line that begins with `---` can be nothing but a separator (YAML 1.2, 9.1.2).
+/// The documents of a YAML stream that are not empty, each from its first line with content, with
+/// that line's number. A line that begins with `---` can only be a separator (YAML 1.2, 9.1.2).
 pub(super) fn documents<'t>(text: &'t str) -> Vec<(usize, &'t str)> {
     let mut found = Vec::new();
     let (mut from, mut from_line, mut at) = (0, 1, 0);

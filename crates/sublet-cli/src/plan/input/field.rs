@@ -30,7 +30,7 @@ pub(super) fn field_at(text: &str, place: Location) -> Option<String> {
     best
 }
 
-/// Tells of every field below `path`, and where it begins.
+/// Reports every field below `path`, and the place where it begins.
 fn walk(tree: &Tree, path: &str, tell: &mut dyn FnMut(&str, Location)) {
     match tree {
         Tree::Leaf => {}

@@ -1,7 +1,7 @@
 //! Cuts a list into its items, so that each can be read by itself.
 //!
-//! Only done where something is wrong in one of them. JSON and the block style of YAML can be
-//! cut, which is what kubectl prints; a list in braces that is no JSON cannot.
+//! Only done if something is wrong in one of them. JSON and YAML's block style, which kubectl
+//! prints, can be cut; a list in braces that is no JSON cannot.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -17,7 +17,7 @@ pub(super) struct Item {
     pub(super) text: String,
 }
 
-/// A list's items; nothing where they cannot be cut apart.
+/// A list's items; `None` if they cannot be cut apart.
 pub(super) fn items(text: &str) -> Option<Vec<Item>> {
     json(text).or_else(|| block(text))
 }

@@ -57,7 +57,7 @@ impl Document {
     /// Reads a document.
     ///
     /// # Errors
-    /// It is no YAML, or says nothing of what it is.
+    /// It is no YAML, or does not name its kind.
     pub(super) fn read(text: &str) -> Result<Document, Wrong> {
         if let Some(document) = quick(text) {
             return Ok(document);
@@ -96,7 +96,7 @@ impl Document {
     }
 }
 
-/// The quick way; nothing where it does not lead to all of the document.
+/// The quick way; `None` if it cannot read all of the document.
 fn quick(text: &str) -> Option<Document> {
     #[derive(Deserialize)]
     struct Outline<'t> {
@@ -149,8 +149,8 @@ fn single(text: &str, kind: String) -> Result<Read, Wrong> {
     Ok((kind, object))
 }
 
-/// The items of a list in which something is wrong; nothing where they cannot be told apart.
-/// `common`: the kind of those that do not say theirs.
+/// The items of a list with a fault; `None` if they cannot be told apart. `common`: the kind of
+/// items that do not name theirs.
 fn one_by_one(text: &str, common: &str) -> Option<Document> {
     let read = |(at, item): (usize, Item)| {
         let kind: Result<ItemOutline, _> =
@@ -229,14 +229,14 @@ fn without_place(words: &str) -> &str {
     if is_place { before } else { words }
 }
 
-/// Only what an object is.
+/// Only the kind of an object.
 #[derive(Deserialize)]
 struct Outline {
     kind: Option<String>,
     items: Option<Vec<ItemOutline>>,
 }
 
-/// Only what an item is.
+/// Only the kind of an item.
 #[derive(Deserialize)]
 struct ItemOutline {
     kind: Option<String>,

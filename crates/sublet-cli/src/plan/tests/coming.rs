@@ -1,5 +1,5 @@
-//! Pods that have not come yet: those of workloads, the way in which they come, and what namespaces
-//! may have of GPUs.
+//! Pods that have not come yet: the pods of workloads, the order in which they come, and the
+//! namespaces' limits on GPUs.
 
 use super::*;
 
@@ -214,7 +214,7 @@ fn pods_come_in_order_or_together() {
     assert_eq!(placed(&[NODES, &between]), ["w-0: n2", "after: refused"]);
 }
 
-/// HAMi's quotas: the extender counts what a namespace has of GPUs, and so does the plan.
+/// HAMi's quotas: the extender counts a namespace's GPUs, and so does the plan.
 #[test]
 fn a_namespace_gets_no_more_of_gpus_than_its_quota_says() {
     let quota = |hard: &str| {

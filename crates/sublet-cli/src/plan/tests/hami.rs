@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// A node with our agent. Cards are `MiB@NUMA node`, and are called `GPU-0` and so on. `more`: what
-/// follows its annotations.
+/// A node with our agent. Cards are `MiB@NUMA node`, and are called `GPU-0` and so on. `more`: the
+/// text after its annotations.
 fn node(cards: &str, more: &str) -> String {
     let cards = cards.split_whitespace().enumerate().map(|(at, card)| {
         let (memory, numa) = card.split_once('@').unwrap_or((card, "0"));
@@ -55,7 +55,7 @@ fn becomes(node: &str, pods: &[&str]) -> Vec<String> {
     plan["pods"].as_array().unwrap().iter().map(said).collect()
 }
 
-/// Pods of one node, each with what becomes of it.
+/// Pods of one node, each with its outcome.
 #[track_caller]
 fn check(node: &str, rows: &[(&str, &str)]) {
     let pods: Vec<&str> = rows.iter().map(|(pod, _)| *pod).collect();

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// A node with 8 cores and two cards of 10 MiB, as a cluster would print it; `more`: what else
-/// its metadata, spec and status say.
+/// A node with 8 cores and two cards of 10 MiB, as a cluster would print it. `more`: other fields
+/// of its metadata, spec and status.
 fn node(name: &str, meta: &str, spec: &str, status: &str) -> String {
     format!(
         "---\nkind: Node\nmetadata: {{name: {name}, uid: u-{name}, labels: {{kubernetes.io/hostname: {name}{meta}}}}}\n\

@@ -1,4 +1,4 @@
-//! Rules that paper and cluster share: the policy, priorities, trees, who is a member; and amounts as
+//! Rules that paper and cluster share: the policy, priorities, trees, membership; and amounts as
 //! kubectl prints them.
 
 use super::super::no_cluster_meant;
@@ -115,8 +115,8 @@ fn a_pod_that_goes_is_no_member() {
     );
 }
 
-/// Whatever its quota is entitled to, nobody waits of a gang that runs with all its members. Found by
-/// `what_plan_queue_says_the_real_controller_does`.
+/// No member of a gang that runs with all its members waits, however much its quota is entitled to.
+/// Found by `what_plan_queue_says_the_real_controller_does`.
 #[test]
 fn a_gang_that_runs_beyond_its_quota_does_not_wait() {
     let pod = "---\nkind: Pod\nmetadata: {name: a, namespace: team, uid: a, annotations: \
@@ -134,7 +134,7 @@ fn a_gang_that_runs_beyond_its_quota_does_not_wait() {
     );
 }
 
-/// Jobs whose pods get their scheduler when they are created queue before they have pods.
+/// Jobs whose pods get their scheduler at creation queue before they have pods.
 #[test]
 fn a_job_without_a_scheduler_queues_where_it_is_assigned() {
     let job = job("g", 1, "").replace("      schedulerName: ours\n", "");
