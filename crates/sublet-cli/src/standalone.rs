@@ -1,5 +1,5 @@
 //! `sublet agent --standalone`: the arbiter of one machine as a program of its own, without a
-//! cluster. `sublet run` starts it where none runs; an operator can, too.
+//! cluster. `sublet run` starts it if none runs; an operator can, too.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -41,7 +41,7 @@ pub struct Args {
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
-    /// Standalone: serve every user of this machine, who then wait in one line; needs root
+    /// Standalone: serve every user of this machine, all in one queue; needs root
     #[arg(long, requires = "standalone", conflicts_with = "mps")]
     shared: bool,
     /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
@@ -84,9 +84,9 @@ impl From<TimeArgs> for TimeSharing {
     }
 }
 
-/// Runs until SIGTERM or Ctrl-C, or until nobody needs it; starts the program that does, and
-/// returns, where it is to be detached. `time`: how jobs on one card share its time. `carried` are
-/// the libraries inside this program, if it has any.
+/// Runs until SIGTERM or Ctrl-C, or until nobody needs it. If it is to be detached, it starts a
+/// program that does this, and returns. `time`: sharing of a card's time among its jobs. `carried`
+/// are the libraries inside this program, if it has any.
 ///
 /// # Errors
 /// Another arbiter looks after this machine, or there is no driver.
@@ -172,16 +172,16 @@ fn exclusive_slices(text: &str) -> Result<ExclusiveSlices, String> {
     of.map_err(|_| format!("`{text}` is no list of GPU numbers; write `0,2`, or `all`"))
 }
 
-/// A library of the real driver: what `sublet run` has found, or the one that the dynamic linker
-/// finds.
+/// A library of the real driver: the file that `sublet run` has found, or the one that the dynamic
+/// linker finds.
 fn real(variable: &str, name: &str) -> PathBuf {
     let set = std::env::var_os(variable).map(PathBuf::from);
     set.filter(|file| file.is_absolute())
         .unwrap_or_else(|| PathBuf::from(name))
 }
 
-/// Starts this program again without `--detached`, in a session of its own, so that no
-/// terminal's Ctrl-C or hang-up reaches it. It has our standard error and nothing else.
+/// Starts this program again without `--detached`, in a session of its own, so that no terminal's
+/// Ctrl-C or hang-up reaches it. It has only our standard error.
 fn detach() -> anyhow::Result<()> {
     rustix::process::setsid().context("cannot start a session")?;
     let arguments = std::env::args_os().skip(1);
@@ -194,7 +194,7 @@ fn detach() -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{}", child.id()).context("cannot print the process number")
 }
 
-/// This program's file; the kernel's link to it where the file was replaced meanwhile.
+/// This program's file; the kernel's link to it if the file was replaced meanwhile.
 pub(crate) fn executable() -> std::io::Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(if own.is_file() {

@@ -3,7 +3,7 @@
 //! `plan`, `explain` and `simulate --snapshot` enter nodes and bound pods here. Then they ask the
 //! engine that the extender asks, with the stock scheduler's rules and scores beside it
 //! (`sublet_plan::stock`). An object that is only partly readable is counted as far as it can be,
-//! and what is wrong with it is returned.
+//! and its faults are returned.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) struct Cluster {
     pub(crate) engine: Engine,
     /// By slot of the ledger.
     rules: Vec<Option<NodeRules>>,
-    /// Nodes of which something cannot be read: they get no pods.
+    /// Nodes with unreadable parts: they get no pods.
     left_out: BTreeSet<String>,
-    /// By a pod's wishes, what they alone decide.
+    /// By a pod's wishes, the nodes that they alone allow or close.
     classes: BTreeMap<PodRules, Arc<Class>>,
     /// The pods that others keep away.
     kept_away: Vec<(PodKey, PodTerm)>,

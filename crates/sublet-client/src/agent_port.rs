@@ -101,7 +101,7 @@ impl AgentConnection {
     /// One question, one answer; both without their line's end.
     ///
     /// # Errors
-    /// Nobody answers; what kubelet says of it is in the text.
+    /// No agent answers; the text has kubelet's message about it.
     pub async fn ask(&mut self, line: &str) -> std::io::Result<String> {
         let answered = timeout(PATIENCE, self.exchange(line)).await;
         let why = match answered {

@@ -42,19 +42,20 @@ impl ObjectAddress {
 pub enum Act {
     /// Made, and refused (409) if it is there already.
     Create(Value),
-    /// Put in place of what is there. With a `resourceVersion` in its metadata it is refused (409)
-    /// if somebody else has written in between.
+    /// Replaces the present object. With a `resourceVersion` in its metadata it is refused (409) if
+    /// another writer has changed the object in between.
     Replace(Value),
-    /// Server-side apply: these fields are ours, whoever had them; the others stay. Made if it is
-    /// not there, unless its metadata has a `resourceVersion`, which must then be the current one.
+    /// Server-side apply: these fields become ours, whichever manager had them; the others stay.
+    /// Creates a missing object, unless the metadata has a `resourceVersion`, which must then be
+    /// the current one.
     Apply(Value),
-    /// The same, but refused (409) if somebody else has one of these fields with another value.
+    /// The same, but refused (409) if another manager has one of these fields with another value.
     ApplyWhereFree(Value),
     /// As `Apply`, for the status.
     ApplyStatus(Value),
     /// A JSON patch: all of its operations, or none if one fails (422).
     JsonPatch(Value),
-    /// Deleted, if it is still the one with this UID, and in this version where one is given.
+    /// Deleted, if it still has this UID, and this version if one is given.
     Delete {
         /// Its UID.
         uid: String,
@@ -71,7 +72,7 @@ pub enum Act {
 pub struct Write {
     /// Address of the object.
     pub to: ObjectAddress,
-    /// How.
+    /// Way to write it.
     pub act: Act,
 }
 
@@ -111,7 +112,7 @@ pub async fn perform_returning(
     }
 }
 
-/// An object as it is now, all of it; `None` where there is none of that name.
+/// An object as it is now, all of it; `None` if there is none of that name.
 ///
 /// # Errors
 /// The API server's answer, or none.
@@ -200,7 +201,7 @@ fn full(address: &ObjectAddress, object: &Value) -> Vec<u8> {
     named(address, object).to_string().into_bytes()
 }
 
-/// The object with what its address says.
+/// The object with the fields of its address.
 fn named(address: &ObjectAddress, object: &Value) -> Value {
     let mut object = object.clone();
     object["apiVersion"] = address.kind.api_version.clone().into();

@@ -34,7 +34,7 @@ pub use write::{
 /// service account, as kubectl does.
 ///
 /// # Errors
-/// No usable configuration, and what was tried.
+/// No usable configuration, and the places that were tried.
 pub async fn connect(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
     let config = match kubeconfig {
         Some(file) => {

@@ -1,4 +1,4 @@
-//! Lists and watches of objects cut down to what Sublet reads.
+//! Lists and watches of objects, reduced to the fields that Sublet reads.
 
 use std::fmt::Debug;
 
@@ -36,11 +36,11 @@ pub trait ObjectKind {
 pub enum Change<T> {
     /// A complete list begins: each of its objects comes as [`Change::Set`].
     ListBegins,
-    /// It has ended: whatever was not in it is gone.
+    /// It has ended: an object that was not in it is gone.
     ListEnds,
     /// An object is listed, new or changed.
     Set(T),
-    /// An object is gone; this is how it was last seen.
+    /// An object is gone; this is its last known state.
     Gone(T),
 }
 
@@ -183,7 +183,7 @@ pub async fn list<K: ObjectKind>(
     }
 }
 
-/// One pod as it is now; `None` where there is none of that name.
+/// One pod as it is now; `None` if there is none of that name.
 ///
 /// # Errors
 /// The API server's answer, or none.
@@ -192,7 +192,7 @@ pub async fn read_pod(client: &Client, pod: &PodKey) -> Result<Option<object::Po
     read::<Pods>(client, &path).await
 }
 
-/// A node as it is now; `None` where there is none of that name.
+/// A node as it is now; `None` if there is none of that name.
 ///
 /// # Errors
 /// The API server's answer, or none.
@@ -230,7 +230,7 @@ pub fn watch<K: ObjectKind>(
     changes::<K>(api, watcher::Config::default())
 }
 
-/// Watches the objects of a kind in all namespaces of which a field has that value, as in
+/// Watches the objects of a kind in all namespaces whose field has that value, as in
 /// `spec.nodeName=n1`; as [`watch`] does.
 pub fn watch_some<K: ObjectKind>(
     client: &Client,
@@ -240,8 +240,8 @@ pub fn watch_some<K: ObjectKind>(
     changes::<K>(api, watcher::Config::default().fields(fields))
 }
 
-/// Watches all objects of a kind that is only known by its address, whole. A kind that nobody has
-/// defined is an error that comes again and again, with growing pauses, until somebody does.
+/// Watches all objects of a kind that is only known by its address, whole. An undefined kind is an
+/// error that comes again and again, with growing pauses, until the kind is defined.
 pub fn watch_any(
     client: &Client,
     kind: &ApiResource,
@@ -251,8 +251,8 @@ pub fn watch_any(
     events.map(|event| event.map(change_of))
 }
 
-/// The names of kinds that somebody defines, as `PLURAL.GROUP`: all that there are, and then each
-/// whose definition changes.
+/// The names of defined kinds, as `PLURAL.GROUP`: all present ones, and then each one whose
+/// definition changes.
 pub fn watch_definitions(
     client: &Client,
 ) -> impl Stream<Item = Result<String, watcher::Error>> + Send + use<> {
@@ -269,7 +269,7 @@ pub fn watch_definitions(
     })
 }
 
-/// Has nobody defined that kind?
+/// Is that kind undefined?
 #[must_use]
 pub fn is_unknown_kind(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(kube::Error::Api(status))

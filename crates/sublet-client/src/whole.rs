@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::ObjectAddress;
 
-/// Server-side apply of an object under this name; returns what is stored then. Fields that others
-/// have become ours. With `dry_run` nothing is stored.
+/// Server-side apply of an object under this name; returns the stored object. Fields of other
+/// managers become ours. With `dry_run` nothing is stored.
 ///
 /// # Errors
 /// The API server's answer, or none.
@@ -33,7 +33,7 @@ pub async fn apply_whole(
     value(&stored)
 }
 
-/// Deletes an object, and what belongs to it after it; whether there was one.
+/// Deletes an object, and afterwards its dependents. Returns whether it existed.
 ///
 /// # Errors
 /// The API server's answer, or none.
@@ -67,8 +67,8 @@ pub async fn merge_whole(
     Ok(found(answer)?.is_some())
 }
 
-/// All objects of a kind, of all namespaces or of one, with these labels; none where the cluster
-/// does not know the kind.
+/// All objects of a kind, of all namespaces or of one, with these labels; empty if the cluster does
+/// not know the kind.
 ///
 /// # Errors
 /// The API server's answer, or none.

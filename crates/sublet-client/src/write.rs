@@ -165,8 +165,8 @@ pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(),
     post_event(client, (namespace, &about), when, by, event.text).await
 }
 
-/// Posts a warning about a node, of which the node's own agent knows. `when`: a number that makes the
-/// event's name unique, and the time (RFC 3339).
+/// Posts a warning about a node, as a report of the node's own agent. `when`: a number that makes
+/// the event's name unique, and the time (RFC 3339).
 ///
 /// # Errors
 /// The API server's answer, or none.

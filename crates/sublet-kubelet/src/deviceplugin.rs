@@ -1,7 +1,7 @@
-//! Kubelet's device plugin API, version `v1beta1`: how a process on a node tells
-//! kubelet which devices there are, and is asked what a container needs to use
-//! them. Names and values are kubelet's own (k8s.io/kubelet v0.36.3,
-//! pkg/apis/deviceplugin/v1beta1/constants.go); nothing here knows what a GPU is.
+//! Kubelet's device plugin API, version `v1beta1`: a process on a node reports its devices to
+//! kubelet, and kubelet asks it for a container's access to them. Names and values are kubelet's
+//! own (k8s.io/kubelet v0.36.3, pkg/apis/deviceplugin/v1beta1/constants.go); nothing here knows a
+//! GPU.
 
 pub use crate::v1beta1::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
@@ -36,8 +36,8 @@ pub const UNHEALTHY: &str = "Unhealthy";
 pub const MESSAGE_LIMIT: usize = 4 * 1024 * 1024;
 
 impl Device {
-    /// A device as kubelet wants it: its ID, whether it may be used, and the NUMA node
-    /// it hangs on where that is known.
+    /// A device in kubelet's form: its ID, whether it may be used, and its NUMA node if that is
+    /// known.
     #[must_use]
     pub fn new(id: String, healthy: bool, numa: Option<u16>) -> Device {
         Device {

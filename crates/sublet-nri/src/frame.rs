@@ -85,7 +85,7 @@ fn length(bytes: usize) -> [u8; 4] {
 /// Puts messages together from the bytes as they arrive.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// Bytes of which the frame is not complete.
+    /// Bytes of an incomplete frame.
     outer: Vec<u8>,
     /// For each service, the bytes of an incomplete message.
     inner: BTreeMap<u32, Vec<u8>>,
@@ -95,7 +95,7 @@ impl Decoder {
     /// Takes bytes, and returns the messages that they complete.
     ///
     /// # Errors
-    /// These bytes are not NRI, and what follows cannot be understood.
+    /// These bytes are not NRI, and the bytes after them cannot be understood.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Message>, FrameError> {
         self.outer.extend_from_slice(bytes);
         let mut messages = Vec::new();

@@ -22,9 +22,9 @@ pub use ttrpc::{Request, Response, Status};
 /// Socket on which runtimes listen for plugins, unless they are configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// A pod's annotation that names the plugins without which the runtime creates none of its
-/// containers: a list in YAML of the names under which they registered. It is the runtime's default
-/// validator that looks at it, where that is enabled (nri v0.10.0, pkg/plugin/annotations.go).
+/// A pod's annotation that names required plugins: without them the runtime creates none of its
+/// containers. It is a list in YAML of the names under which they registered. The runtime's default
+/// validator checks it, if that is enabled (nri v0.10.0, pkg/plugin/annotations.go).
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
 #[rustfmt::skip]

@@ -18,7 +18,7 @@ use crate::ttrpc::{Request, Response, Status};
 /// The service in which a runtime registers plugins.
 const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// gRPC's numbers of what went wrong.
+/// gRPC's error numbers.
 const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
@@ -26,7 +26,7 @@ const UNIMPLEMENTED: i32 = 12;
 /// Questions of a runtime. It waits two seconds for an answer, and creates no other container
 /// meanwhile. A plugin that answers later is cut off.
 pub trait NriPlugin: Send + Sync {
-    /// Told who the runtime is.
+    /// Called with the runtime's name and version.
     fn configured(&self, runtime: &ConfigureRequest);
 
     /// Told of all that there is: once for each connection, before the first

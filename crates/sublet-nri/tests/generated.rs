@@ -1,5 +1,5 @@
-//! Keeps `src/gen` equal to what the proto files say. It compiles them without `protoc` and
-//! compares; with `UPDATE=1` in the environment it rewrites `src/gen` instead. It tests no
+//! Keeps `src/gen` equal to the code made from the proto files. It compiles them without `protoc`
+//! and compares; with `UPDATE=1` in the environment it rewrites `src/gen` instead. It tests no
 //! behaviour of the generated code.
 
 use std::fs;

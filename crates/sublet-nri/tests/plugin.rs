@@ -13,7 +13,7 @@ use sublet_nri::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// Writes down what it is told, and gives each container its own name.
+/// Records its calls, and gives each container its own name.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<String>>);
 

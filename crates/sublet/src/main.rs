@@ -21,7 +21,7 @@ use sublet_cli::{
 
 use carried::CARRIED;
 
-/// The name of the kubectl plugin whose arguments are all those of `inspect`.
+/// The name of the kubectl plugin that takes exactly the arguments of `inspect`.
 const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
 
 /// Share GPUs between the programs of a machine, and between pods beside the stock kube-scheduler
@@ -63,20 +63,20 @@ enum Command {
     /// Print the cards that the driver shows this process, by UUID
     #[command(hide = true)]
     VisibleCards(run::VisibleCardsArgs),
-    /// Show who waits for GPUs, on this machine or in a cluster, and what would start them
+    /// Show the jobs that wait for GPUs, on this machine or in a cluster, and what would start them
     Queue(queue::Args),
-    /// Change how much GPU memory a job of this machine may have
+    /// Change the memory and compute limits of a running job on this machine
     Limit(limit::Args),
-    /// Show who uses which GPU
+    /// Show the users of each GPU
     Inspect(inspect::Args),
-    /// Show where pods would go: the scheduler's engine on files, without a cluster
+    /// Show the places that pods would get: the scheduler's engine on files, without a cluster
     Plan(plan::Args),
-    /// Show what quotas are entitled to, without a cluster
+    /// Show the entitlement of quotas, without a cluster
     #[command(subcommand)]
     Quota(quota::QuotaCommand),
     /// Replay a trace of a cluster through the scheduler's engine, without a cluster
     Simulate(simulate::Args),
-    /// Explain why a pod waits, or what it got
+    /// Explain why a pod waits, or which GPUs it got
     Explain(explain::Args),
     /// Install Sublet on a cluster, or look whether it can be
     Install(install::Args),

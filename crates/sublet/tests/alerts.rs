@@ -1,6 +1,6 @@
-//! Alerts and dashboards name metrics as text, and nobody notices a wrong one: an expression about a
-//! metric that does not exist is never true. So each metric and label is looked up in the reference,
-//! which is made from the code, and each alert in the guide, which says what to do.
+//! Alerts and dashboards name metrics as text, and nobody notices a wrong one: an expression about
+//! a metric that does not exist is never true. So each metric and label is looked up in the
+//! reference, which is made from the code, and each alert in the guide, which tells how to react.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Labels that Prometheus adds to whatever it scrapes, and that of a histogram's buckets.
+/// Labels that Prometheus adds to every target, and the label of a histogram's buckets.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
 
 fn repository() -> PathBuf {

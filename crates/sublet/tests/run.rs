@@ -1,5 +1,5 @@
-//! `sublet run` as people and scripts meet it: exit codes, streams, signals, the terminal,
-//! and an arbiter that comes and goes. See `stage` for what is real here and what is not.
+//! `sublet run` as people and scripts meet it: exit codes, streams, signals, the terminal, and an
+//! arbiter that comes and goes. See `stage` for the real and the simulated parts.
 
 mod stage;
 

@@ -1,6 +1,6 @@
-//! Starts an arbiter where none runs. It outlives the command that needed it first, so it is
-//! another session's process with a log file in place of a terminal; an arbiter that cannot
-//! start is reported with the end of that log.
+//! Starts an arbiter if none runs. It outlives the command that needed it first, so it runs in a
+//! session of its own, with a log file in place of a terminal. An arbiter that cannot start is
+//! reported with the end of that log.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -70,8 +70,8 @@ pub(super) fn open(machine: &Machine, options: &LaunchOptions) -> anyhow::Result
     }
 }
 
-/// True if an arbiter runs. One that has left jobs behind is given time: whoever manages it starts
-/// the next one as it should be, or one of its jobs does.
+/// True if an arbiter runs. After an arbiter that has left jobs behind, there is a pause: its
+/// manager, or one of its jobs, starts the next one with the right options.
 pub(super) fn leave_to_others(machine: &Machine) -> anyhow::Result<bool> {
     let began = Instant::now();
     loop {
@@ -87,7 +87,7 @@ pub(super) fn leave_to_others(machine: &Machine) -> anyhow::Result<bool> {
     }
 }
 
-/// Begins to start one, unless somebody else is at it.
+/// Begins to start one, unless another process is starting one.
 pub(super) fn begin(
     machine: &Machine,
     options: &LaunchOptions,
@@ -149,7 +149,7 @@ impl From<LockError> for anyhow::Error {
 
 /// An arbiter that was started and does not answer yet.
 pub(super) struct Starting {
-    /// Readable when it has ended; nothing if it had before anybody could look.
+    /// Readable when it has ended; `None` if it ended before we could open it.
     process: Option<OwnedFd>,
     began: Instant,
     ended: Option<Instant>,
@@ -240,7 +240,7 @@ impl Starting {
     }
 }
 
-/// The log, to be added to, and how long it is already.
+/// The log, opened for appending, and its present length.
 fn open_log(machine: &Machine) -> std::io::Result<(File, u64)> {
     let path = machine.folder.log_file();
     if path.metadata().is_ok_and(|about| about.len() > LOG_MAX) {
@@ -255,7 +255,7 @@ fn open_log(machine: &Machine) -> std::io::Result<(File, u64)> {
     Ok((log, length))
 }
 
-/// Starts `sublet agent --standalone --detached`, which starts the arbiter in a session of
+/// Starts `sublet agent --standalone --detached`. That process starts the arbiter in a session of
 /// its own, writes its number and ends, so that the arbiter is nobody's child.
 fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Result<Option<Pid>> {
     let mut command = Command::new(executable()?);

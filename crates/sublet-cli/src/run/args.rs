@@ -62,7 +62,7 @@ pub struct Args {
           value_hint = ValueHint::Other)]
     pub(super) pinned_memory: Option<String>,
     /// Compute time of each card: a promise (30%), or a promise and a limit (30%..80%) [default:
-    /// what others leave]
+    /// the time that others leave]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
           value_parser = request::compute, value_hint = ValueHint::Other)]
     pub(super) compute: Option<String>,
@@ -75,8 +75,8 @@ pub struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = request::gpus, value_hint = ValueHint::Other)]
     pub(super) gpus: u32,
-    /// The cards that it may be on, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: those
-    /// of CUDA_VISIBLE_DEVICES, else any]
+    /// Cards that it may use, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: the cards of
+    /// CUDA_VISIBLE_DEVICES, else any]
     #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
           value_parser = request::cards, value_hint = ValueHint::Other)]
     pub(super) device: Option<Cards>,

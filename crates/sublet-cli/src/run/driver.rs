@@ -52,7 +52,7 @@ impl DriverLibrary {
         }
     }
 
-    /// The variable that says where the real one is.
+    /// The variable that names the real library's file.
     pub(super) fn variable(self) -> &'static str {
         match self {
             DriverLibrary::Cuda => DRIVER_CUDA,
@@ -90,7 +90,7 @@ impl DriverFiles {
         }
     }
 
-    /// The file of each to use, or what was looked for, and where.
+    /// The file of each to use. The error lists the names and folders of the search.
     pub(super) fn chosen(&self, search: &Search) -> Result<(&Path, &Path), Advised> {
         let missing = |library: DriverLibrary| {
             let folders: Vec<_> = search
@@ -132,7 +132,7 @@ pub(super) fn folders(library_path: Option<&OsStr>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The files of one library, each once, whatever links lead to it.
+/// The files of one library, each once, even if several links lead to it.
 fn files(library: DriverLibrary, set: Option<&Path>, search: &Search) -> Vec<PathBuf> {
     let own: Vec<_> = search
         .own
@@ -166,7 +166,7 @@ fn files(library: DriverLibrary, set: Option<&Path>, search: &Search) -> Vec<Pat
     found
 }
 
-/// The files of a folder whose names are `stem` and, perhaps, a version; sorted.
+/// The files of a folder that are named `stem`, perhaps with a version; sorted.
 fn matching(folder: &Path, stem: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries

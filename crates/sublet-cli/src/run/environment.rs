@@ -85,8 +85,8 @@ fn mps_terms(mps: &PlacedMps, gpus: &[&PlacedGpu]) -> MpsTerms {
     }
 }
 
-/// Our libraries first, so that the driver's names are taken before anybody else can take
-/// them; then what the user had, without the libraries of a job around this one.
+/// Our libraries come first, so that the driver's names are taken before any other library can take
+/// them. The user's libraries follow, without the libraries of a job around this one.
 fn preload(ours: &Interposer, user: Option<&OsStr>) -> OsString {
     let mut all: Vec<Vec<u8>> = [&ours.cuda, &ours.nvml, &ours.preload]
         .map(|file| file.as_os_str().as_bytes().to_vec())

@@ -1,7 +1,6 @@
-//! A running job's connection to its arbiter. It survives the arbiter: a job goes on while
-//! none runs, a new one gives back what the last one has recorded, and if nobody else starts one,
-//! this does.
-//! It never waits: signals are passed on in the meantime.
+//! A running job's connection to its arbiter. It survives the arbiter: a job goes on while none
+//! runs, a new arbiter restores the records of the last one, and if nobody else starts one, this
+//! does. It never waits: signals are passed on in the meantime.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -74,7 +73,7 @@ impl<'a> JobConnection<'a> {
         }
     }
 
-    /// When [`JobConnection::serve`] must be called though nothing arrived.
+    /// Time at which [`JobConnection::serve`] must be called even if nothing arrived.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         match &self.state {
             State::Connected(_) | State::Cut => None,
@@ -102,7 +101,7 @@ impl<'a> JobConnection<'a> {
         }
     }
 
-    /// Does what is to be done now; a line for people, if there is one.
+    /// Does all work that is due now. Returns a line for people, if there is one.
     pub(super) fn serve(&mut self, now: Instant) -> Option<String> {
         match std::mem::replace(&mut self.state, State::Cut) {
             State::Connected(client) => self.listen(client, now, None),
@@ -120,7 +119,7 @@ impl<'a> JobConnection<'a> {
         }
     }
 
-    /// Takes what the arbiter said. `until`: how long to wait for its answer to `resume`.
+    /// Takes the arbiter's message. `until`: end of the wait for its answer to `resume`.
     fn listen(
         &mut self,
         mut client: Client,

@@ -54,8 +54,7 @@ pub(crate) fn usual_store(
     Ok(store(source, machine.runtime(), cache.as_deref()))
 }
 
-/// A store with the usual places. `cache` is where the user's caches are, if there is such a
-/// place.
+/// A store with the usual places. `cache` is the folder of the user's caches, if there is one.
 fn store(source: LibrarySource, runtime: &Path, cache: Option<&Path>) -> Store {
     let mut targets = vec![runtime.join("libraries")];
     targets.extend(cache.map(|cache| cache.join("sublet/libraries")));

@@ -1,6 +1,6 @@
-//! The last word after a command that failed: if it was refused memory at its limit, that is
-//! likely why, and its own words rarely say so. One line with the limit, with what was asked, and
-//! with the command that asks for more. A function of what the arbiter shows.
+//! The last word after a command that failed: if it was refused memory at its limit, that is likely
+//! the reason, and its own words rarely say so. One line with the limit, the refused request, and
+//! the command that asks for more. A function of the arbiter's snapshot.
 
 use std::ffi::OsString;
 
@@ -16,7 +16,7 @@ use crate::paste;
 /// they were set.
 const VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
-/// Says the line, where there is one. Asks the arbiter for it.
+/// Prints the line, if there is one. Asks the arbiter for it.
 pub(super) fn after(
     ending: Ending,
     args: &Args,
@@ -31,8 +31,8 @@ pub(super) fn after(
     }
 }
 
-/// True for an end that a lack of memory may explain. One that was sent a signal to end, or whose
-/// shell says so, ended for another reason.
+/// True for an end that a lack of memory may explain. A command that was sent a signal to end, or
+/// whose shell reports one, ended for another reason.
 fn may_explain(ending: Ending) -> bool {
     const SENT: [i32; 5] = [1, 2, 3, 9, 15];
     let code = i32::from(ending.code());
@@ -42,15 +42,15 @@ fn may_explain(ending: Ending) -> bool {
 /// The last refusal of the job.
 struct LastRefusal<'a> {
     row: &'a RefusalRow,
-    /// The card; nothing for memory of the machine.
+    /// The card; `None` for memory of the machine.
     gpu: Option<u16>,
     limit_mib: u64,
     /// The most that there could be.
     most_mib: u64,
 }
 
-/// The line, if job `id` was refused something at its limit. `set` says what a variable was set
-/// to.
+/// The line, if job `id` was refused something at its limit. `set` returns the earlier value of a
+/// variable.
 fn line(
     snapshot: &Snapshot,
     id: u64,

@@ -2,10 +2,10 @@
 //! starting one if none runs, and runs the command behind our libraries.
 //!
 //! `run_job` is the whole of it, one step a line. The order of reading is the order of the steps:
-//! - `program`: which file the command is.
-//! - `setup`: what the job needs on this machine; with `libraries`, `driver` and `mounts`.
-//! - `request` and `visible_cards`: what is asked.
-//! - `arbiter`: the one that is asked, started if none runs.
+//! - `program`: the file of the command.
+//! - `setup`: the job's needs on this machine; with `libraries`, `driver` and `mounts`.
+//! - `request` and `visible_cards`: the request to the arbiter.
+//! - `arbiter`: the machine's arbiter, started if none runs.
 //! - `wait`: until there is a place; with `terminal` and `signals`.
 //! - `start`: the command in its place; with `environment`.
 //! - `supervise`: to the command's end; with `job_connection` and `memory_hint`.

@@ -1,8 +1,8 @@
-//! Our libraries in place of the driver's files, for one job. Programs that open the driver by
-//! an absolute path, or by a name that no preload answers to, then find ours too. So do programs
-//! without the job's environment, such as setuid ones: for them a file says what the variables
-//! say. Only root may mount; the mounts are in a name space of their own, which ends with the job's
-//! last process, and nobody else sees them.
+//! Our libraries in place of the driver's files, for one job. Programs that open the driver by an
+//! absolute path, or by a name that no preload answers to, then find ours too. So do programs
+//! without the job's environment, such as setuid ones: for them a file holds the values of the
+//! variables. Only root may mount. The mounts are in a namespace of their own, which ends with the
+//! job's last process, and nobody else sees them.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Permissions};
@@ -28,7 +28,7 @@ use super::libraries::Interposer;
 pub(super) struct Bind {
     /// File that is shown at the target.
     pub(super) source: PathBuf,
-    /// Where.
+    /// Path of the mount.
     pub(super) target: PathBuf,
 }
 
@@ -146,8 +146,8 @@ impl Drop for Mounted {
     }
 }
 
-/// A file system with nothing but this file, which nobody can change. The folder that it is mounted
-/// on stays, empty and open to all: to remove it would take it from other jobs too.
+/// A file system with only this file, which nobody can change. The folder under the mount stays,
+/// empty and open to all: to remove it would take it from other jobs too.
 fn mount_settings((file, text): (&Path, &[u8])) -> io::Result<()> {
     let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let all = |mode| Permissions::from_mode(mode);
@@ -230,8 +230,8 @@ mod tests {
         assert_eq!(nothing, MountPlan::default());
     }
 
-    /// Runs where the tests are root; elsewhere there is nothing that could be mounted. A
-    /// thread of its own, because a name space is a thread's.
+    /// Runs only if the tests are root: nobody else can mount. It needs a thread of its own,
+    /// because a namespace belongs to a thread.
     #[test]
     fn mounts_are_the_job_s_alone() {
         if !is_allowed() {

@@ -95,10 +95,10 @@ pub(super) fn classes() -> impl TypedValueParser<Value = Class> {
     })
 }
 
-/// Was all of the request understood? An older arbiter passes over what it does not know.
+/// Was all of the request understood? An older arbiter passes over fields that it does not know.
 ///
 /// # Errors
-/// A limit was asked that nobody keeps.
+/// A limit was asked that nobody enforces.
 pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
     if submit.pinned_memory.is_some() && placed.pinned_limit_mib.is_none() {
         return Err(Advised::new(
@@ -153,8 +153,8 @@ pub(super) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The request, with the cards that `CUDA_VISIBLE_DEVICES` leaves where none were named. `say` is
-/// given what people should know of them.
+/// The request, with the cards that `CUDA_VISIBLE_DEVICES` leaves if none were named. `say` gets
+/// notes for people about them.
 ///
 /// # Errors
 /// The driver does not say which cards these are, or they are too few.
@@ -200,7 +200,7 @@ fn submit(args: &Args) -> Submit {
     }
 }
 
-/// A job's name where none was given: the program's.
+/// A job's name if none was given: the program's.
 fn name_of(program: &OsStr) -> String {
     let file = Path::new(program).file_name().unwrap_or(program);
     let printable = |c: char| if c.is_control() { '?' } else { c };

@@ -90,9 +90,9 @@ impl Setup {
         !self.mounts.binds.is_empty() && mounts::is_allowed()
     }
 
-    /// The mounts, where they are allowed and there is something to mount over. Without them
-    /// preloading reaches all programs but those that load the driver past the C library or have
-    /// lost the job's environment, and the arbiter reports these.
+    /// The mounts, if they are allowed and there is a file to mount over. Without them preloading
+    /// reaches all programs but those that load the driver past the C library or have lost the
+    /// job's environment, and the arbiter reports these.
     pub(super) fn mount(&self, given: &JobEnvironment) -> Option<Mounted> {
         if !self.may_mount() {
             return None;
@@ -101,17 +101,17 @@ impl Setup {
         Mounted::apply(&self.mounts, (mounts::settings_file(), &settings)).ok()
     }
 
-    /// The job's programs would go by a file that is there already, and not by what we tell them.
+    /// Refuses a job whose programs would read an existing settings file instead of ours.
     ///
     /// # Errors
-    /// There is one, and we cannot mount another.
+    /// Such a file exists, and we cannot mount another over it.
     pub(super) fn refuse_if_told_otherwise(&self) -> Result<(), Advised> {
         let places = PLACES.map(|place| Path::new(OsStr::from_bytes(place.to_bytes())));
         refuse_if_told(&places, self.may_mount())
     }
 }
 
-/// `places` are those of settings, the last one that which we can mount over.
+/// `places` are the paths of settings files; we can mount over the last one.
 fn refuse_if_told(places: &[&Path], may_mount: bool) -> Result<(), Advised> {
     let decisive = &places[..places.len() - usize::from(may_mount)];
     match decisive.iter().find(|place| place.exists()) {

@@ -1,6 +1,5 @@
-//! Signals that reach `sublet run`, and what becomes of them. CMD is in the same process
-//! group, so what the terminal sends reaches both; what somebody sends to `sublet run` alone
-//! is passed on.
+//! Signals that reach `sublet run`, and their treatment. CMD is in the same process group, so
+//! signals of the terminal reach both. Signals sent to `sublet run` alone are passed on.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,13 +74,13 @@ impl From<Origin> for Arrived {
 /// The signals of this process from now on.
 pub(super) struct Signals {
     arriving: SignalDelivery<UnixStream, WithOrigin>,
-    /// The mask of those that are ignored.
+    /// Mask of ignored signals.
     ignored: u64,
 }
 
 impl Signals {
-    /// Catches them, except those that whoever started us wants ignored: `nohup` does that
-    /// with SIGHUP, and CMD must inherit it.
+    /// Catches them, except the signals that our parent wants ignored: `nohup` does that with
+    /// SIGHUP, and CMD must inherit it.
     pub(super) fn listen() -> io::Result<Signals> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let ignored = ignored(&status);
@@ -94,7 +93,7 @@ impl Signals {
         Ok(Signals { arriving, ignored })
     }
 
-    /// True for a signal that whoever started us wants ignored.
+    /// True for a signal that our parent wants ignored.
     pub(super) fn ignore(&self, signal: i32) -> bool {
         self.ignored & bit(signal) != 0
     }

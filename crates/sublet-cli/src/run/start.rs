@@ -14,7 +14,7 @@ use super::setup::Setup;
 use super::wait::PlacedJob;
 use super::{Args, Failure};
 
-/// Starts the command, whose file is `program`.
+/// Starts the command from the file `program`.
 pub(super) fn start(
     args: &Args,
     program: &Path,

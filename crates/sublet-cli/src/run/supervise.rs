@@ -111,7 +111,7 @@ pub(super) fn follow(
     }
 }
 
-/// Takes note of every child that has changed; what became of CMD.
+/// Takes note of every child that has changed. Returns the change of CMD.
 fn changes(child: Pid) -> anyhow::Result<Change> {
     let mut change = Change::Nothing;
     loop {
@@ -157,7 +157,7 @@ impl Terminal {
         tcgetattr(std::io::stdin()).ok().map(Terminal)
     }
 
-    /// Sets it as it was; only in the foreground, where the terminal is ours to change.
+    /// Restores it; only in the foreground, since only then the terminal is ours to change.
     fn restore(&self) {
         let stdin = std::io::stdin();
         if tcgetpgrp(&stdin).is_ok_and(|group| group == rustix::process::getpgrp()) {

@@ -13,7 +13,7 @@ use rustix::termios::tcgetpgrp;
 /// The user's terminal.
 pub(super) struct Terminal {
     fd: Option<BorrowedFd<'static>>,
-    /// It keeps an order among jobs, of which one is in the foreground.
+    /// It keeps an order among jobs; one of them is in the foreground.
     controls: bool,
 }
 
@@ -39,7 +39,7 @@ impl Terminal {
         (is_ours || !self.controls).then_some(polled)
     }
 
-    /// Does what `poll` said of [`Terminal::fd`] mean its end?
+    /// Does the result of `poll` for [`Terminal::fd`] mean its end?
     pub(super) fn is_gone(polled: &PollFd<'_>) -> bool {
         let news = polled.revents();
         news.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)

@@ -26,14 +26,14 @@ pub(super) struct DriverQuestion<'a> {
     pub(super) driver: &'a Path,
     /// The fake machine's folder.
     pub(super) fake: Option<&'a Path>,
-    /// On how many cards the job is to be.
+    /// Number of cards that the job asks for.
     pub(super) gpus: u32,
 }
 
 /// Cards that the user has chosen by the variable.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// Their UUIDs, in CUDA's order; nothing where the variable is not set.
+    /// Their UUIDs, in CUDA's order; `None` if the variable is not set.
     pub(super) cards: Option<Vec<String>>,
     /// Note for people about the choice.
     pub(super) note: Option<String>,

@@ -162,7 +162,7 @@ impl Told {
         Some(format!("waiting, {place}: {reason}"))
     }
 
-    /// The line that ends a wait; whoever got a place at once hears nothing.
+    /// The line that ends a wait; `None` if the job got its place at once.
     fn placed(&self, placed: &Placed, waited: Duration) -> Option<String> {
         self.last.as_ref()?;
         let gpus: Vec<_> = placed
@@ -180,8 +180,8 @@ impl Told {
     }
 }
 
-/// A line for each card of which the job has less than one context takes: its programs would
-/// be refused there before they have asked for anything, and say only that memory is short.
+/// A line for each card on which the job has less memory than one context takes. Its programs would
+/// be refused there before they have asked for anything, and would say only that memory is short.
 fn too_small(placed: &Placed) -> Vec<String> {
     let small = placed
         .gpus

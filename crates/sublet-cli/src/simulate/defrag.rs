@@ -1,4 +1,4 @@
-//! `--defrag N`: which pods to move, in which order, and what each move wins.
+//! `--defrag N`: pods to move, their order, and the gain of each move.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::{Args, Output};
 use crate::align::table;
 use crate::answer::Answer;
 
-/// Finds the moves of the only run, and says what they win.
+/// Finds the moves of the only run, and shows their gain.
 ///
 /// # Errors
 /// Several runs, or a form of answer that there is not.
@@ -42,8 +42,8 @@ pub(super) fn answer(
     })
 }
 
-/// After how many moves the table says how the cluster stands: 0, 1, 2, 5, 10, 20, 50 and so
-/// on, and after the last.
+/// Numbers of moves after which the table shows the cluster: 0, 1, 2, 5, 10, 20, 50 and so on, and
+/// the last.
 fn steps(last: usize) -> BTreeSet<usize> {
     let mut steps = BTreeSet::from([0, last]);
     let mut ten = 1;

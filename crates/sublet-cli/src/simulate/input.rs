@@ -1,4 +1,4 @@
-//! Files into a cluster and pods: lists or a snapshot, plain or gzip, whatever they are called.
+//! Files into a cluster and pods: lists or a snapshot, plain or gzip, with any file name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -150,7 +150,7 @@ fn bad_input(file: &Path, cause: Cause) -> BadInput {
     }
 }
 
-/// Opens a file, unpacks it if it is gzip, and names it in what goes wrong.
+/// Opens a file, unpacks it if it is gzip, and names it in errors.
 fn at<T>(file: &Path, read: impl FnOnce(Box<dyn Read>) -> Result<T, Cause>) -> Result<T, BadInput> {
     let opened = open(file).map_err(Cause::Io);
     opened

@@ -53,7 +53,7 @@ pub enum Protocol {
     /// Drawn at random, until they ask for a share of the cluster; none leaves.
     #[default]
     Inflation,
-    /// At the times of the list; those that find no place wait.
+    /// At the times of the list; pods that find no place wait.
     Timed,
     /// The same as jobs of tenants with quotas, which may need several nodes, by each discipline of
     /// a queue.
@@ -77,7 +77,7 @@ enum BadLinesArg {
     /// Stop at the first.
     #[default]
     Stop,
-    /// Leave them out, and say how many they were.
+    /// Leave them out, and print their number.
     Count,
 }
 
@@ -232,7 +232,7 @@ pub struct Args {
     /// stock scheduler, which spreads them
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     cpu_only_pods: CpuOnlyPodsArg,
-    /// Write where each pod went, a line for each arrival. Needs exactly one run
+    /// Write each pod's place, a line for each arrival. Needs exactly one run
     #[arg(long, value_name = "FILE")]
     placements: Option<PathBuf>,
     /// Draw the curves of all policies
@@ -283,7 +283,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 impl Args {
-    /// Refuses what has no meaning with the protocol.
+    /// Refuses options that have no meaning with the protocol.
     fn check_protocol(&self) -> Result<(), runs::BadRequest> {
         let wrong = |(flag, good, _): &&(&'static str, &[Protocol], &str)| {
             self.is_given(flag) && !good.contains(&self.protocol)

@@ -45,7 +45,7 @@ const PLOT_HEIGHT: f64 = 396.0;
 pub(super) struct Chart {
     /// Title of the page.
     pub(super) title: &'static str,
-    /// Each with its name; a point is how far across, and how far up in percent.
+    /// Curves with their names. A point is its horizontal position, and its height in percent.
     pub(super) curves: Vec<(String, Vec<(f64, f64)>)>,
     /// Start of the axis; points before it are left out.
     pub(super) from: f64,
@@ -93,7 +93,7 @@ pub(super) fn chart(runs: &[Run]) -> Chart {
     chart
 }
 
-/// A step of 1, 2 or 5 times a power of ten, of which about eight make up the span.
+/// A step of 1, 2 or 5 times a power of ten, so that about eight steps make up the span.
 fn step(span: f64) -> f64 {
     let least = (span / 8.0).max(1e-3);
     let power = 10_f64.powf(least.log10().floor());

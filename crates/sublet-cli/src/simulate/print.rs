@@ -59,8 +59,8 @@ fn spread(figures: &[f64]) -> String {
     }
 }
 
-/// The percents of arrival that a table shows, of those that are known: tens, 95, the first
-/// and the last. In a small cluster a single pod passes by many.
+/// The percents of arrival that a table shows, out of the known ones: tens, 95, the first and the
+/// last. In a small cluster a single pod passes by many.
 fn steps(runs: &[&Run]) -> Vec<u32> {
     let known = runs.iter().flat_map(|run| &run.outcome.curve.points);
     let known: BTreeSet<u32> = known.map(|point| point.arrived_percent).collect();
@@ -187,7 +187,7 @@ fn reasons(group: &[&Run]) -> String {
     }
 }
 
-/// For two policies: what the second leaves unallocated less than the first, seed by seed.
+/// For two policies: the reduction of unallocated capacity by the second, seed by seed.
 fn comparison(runs: &[Run]) -> String {
     let groups = by_policy(runs);
     let [(first, ones), (second, others)] = &groups[..] else {

@@ -1,7 +1,7 @@
 //! Jobs of tenants through a queue: one run for each discipline, side by side.
 //!
-//! `sublet_sim::replay` does the runs; this module starts them, checks them and shows what came of
-//! them.
+//! `sublet_sim::replay` does the runs; this module starts them, checks them and shows their
+//! results.
 
 mod print;
 
@@ -40,7 +40,7 @@ struct QueueRun {
     cpu: Duration,
 }
 
-/// Does the runs, one for each discipline, and says what came of them.
+/// Does the runs, one for each discipline, and shows their results.
 ///
 /// # Errors
 /// Jobs that have no times or no quota.

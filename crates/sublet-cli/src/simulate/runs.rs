@@ -49,7 +49,7 @@ const ARRIVE: u32 = 130;
 #[derive(Debug, Clone)]
 pub(super) struct Planned {
     pub(super) policy: Policy,
-    /// `None` where no order of arrival is drawn.
+    /// `None` if no order of arrival is drawn.
     seed: Option<u64>,
 }
 
@@ -91,8 +91,8 @@ pub(super) fn perform(args: &Args, input: &Input, plan: &[Planned]) -> Vec<Run> 
     })
 }
 
-/// Does all runs, as many at once as there are cores; the answer is in the order of the plan,
-/// whoever was faster.
+/// Does all runs, as many at once as there are cores. The answer is in the order of the plan, not
+/// in the order of completion.
 pub(super) fn side_by_side<P: Sync, R: Send>(
     args: &Args,
     plan: &[P],
@@ -188,7 +188,7 @@ pub(super) fn cpu_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The most memory this process ever had, in MiB; nothing where the kernel does not say.
+/// The most memory this process ever had, in MiB; `None` if the kernel does not say.
 pub(super) fn peak_memory_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

@@ -32,8 +32,8 @@ pub(super) struct Snapshot {
     pub(super) notes: Vec<String>,
 }
 
-/// Makes a snapshot of what was read, with more nodes. `stop`: is an object that cannot be read
-/// an error? Else it is told in a note.
+/// Makes a snapshot of the input, with more nodes. `stop`: is an object that cannot be read an
+/// error? Otherwise a note reports it.
 ///
 /// # Errors
 /// Objects that cannot be used, or nodes that cannot be added.
@@ -174,7 +174,7 @@ impl Reader {
         (reader, nodes)
     }
 
-    /// Notes which pods those that run keep away; what is odd about them.
+    /// Notes the pods that running pods keep away. Returns their faults.
     fn keep_away(&mut self, pods: &[Located<Pod>]) -> Vec<Unreadable> {
         let running = pods
             .iter()
@@ -191,8 +191,8 @@ impl Reader {
         running.filter_map(read).collect()
     }
 
-    /// Enters a pod: as one that runs if it does, and as one that others are drawn like if it
-    /// is not bound to its node. A note, where something of it is not known.
+    /// Enters a pod: as a running one if it runs, and as a sample for arrivals if it is not tied to
+    /// its node. Returns a note if something about it is not known.
     fn enter(
         &mut self,
         pod: &Pod,

@@ -1,7 +1,6 @@
 //! Runs in which pods come and go: one for each policy, side by side.
 //!
-//! `sublet_sim::timed` does the runs; this module starts them, checks them and shows what came of
-//! them.
+//! `sublet_sim::timed` does the runs; this module starts them, checks them and shows their results.
 
 pub(super) mod print;
 
@@ -64,7 +63,7 @@ struct TimedRun {
     cpu: Duration,
 }
 
-/// Does the runs, one for each policy, and says what came of them.
+/// Does the runs, one for each policy, and shows their results.
 ///
 /// # Errors
 /// Pods that have no times, or a file that cannot be written.

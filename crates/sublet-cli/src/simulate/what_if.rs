@@ -55,7 +55,7 @@ impl fmt::Display for Add {
     }
 }
 
-/// Adds copies to a list of nodes, whatever stands for a node there. A copy of a copy is one
+/// Adds copies to a list of nodes, for any type that stands for a node. A copy of a copy is a copy
 /// of a node of the input, too.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ pub(super) enum Wish {
 
 const ESCAPE: u8 = 0x1b;
 
-/// The longest sequence that a key sends; what is longer is none of ours.
+/// The longest sequence that a key sends; a longer one is not ours.
 const SEQUENCE_MAX: usize = 16;
 
 /// Bytes that have not become keys yet.
@@ -25,7 +25,7 @@ pub(super) struct Keys {
 /// Start of a row of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum First {
-    /// A key of so many bytes, and what it means here; most mean nothing.
+    /// A key of so many bytes, and its meaning here; most have none.
     Key(usize, Option<Wish>),
     /// With a key that is not whole.
     Part,
@@ -90,8 +90,8 @@ fn of_byte(key: u8) -> Option<Wish> {
     }
 }
 
-/// A sequence by its last byte, or by its first number where that is a tilde (xterm's and
-/// the Linux console's; with a modifier, a second number follows).
+/// A sequence by its last byte, or by its first number if the last byte is a tilde (xterm's and the
+/// Linux console's; with a modifier, a second number follows).
 fn of_sequence(parameters: &[u8], last: u8) -> Option<Wish> {
     let number = parameters.split(|byte| *byte == b';').next();
     match (last, number.unwrap_or_default()) {

@@ -1,6 +1,6 @@
 //! The live view: the terminal in raw mode, one connection that brings a snapshot every half
-//! second, a few keys. Whatever ends it (a key, a signal, the end of the terminal, an error, a
-//! panic), the terminal is given back as it was.
+//! second, a few keys. Any end (a key, a signal, the end of the terminal, an error, a panic)
+//! restores the terminal.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 enum End {
     /// The user has seen enough.
     Asked,
-    /// A signal, or what would have been one.
+    /// A signal, or a key that would have sent one.
     Signal(i32),
 }
 
@@ -94,7 +94,7 @@ enum Typed {
 }
 
 impl View<'_> {
-    /// Draws what there is and waits for more, until the end.
+    /// Draws the state and waits for changes, until the end.
     fn follow(&mut self, terminal: &mut DefaultTerminal) -> io::Result<End> {
         loop {
             self.feed.take(self.machine, &mut self.seen, Instant::now());
@@ -158,7 +158,7 @@ impl View<'_> {
         }
     }
 
-    /// Does what the pressed keys say. The end of the input ends the view.
+    /// Reads the pressed keys. The end of the input ends the view.
     fn read_keys(&mut self) -> io::Result<Vec<Wish>> {
         let mut bytes = [0; 256];
         match rustix::io::read(io::stdin(), &mut bytes) {
@@ -176,7 +176,7 @@ impl View<'_> {
         }
     }
 
-    /// A key of which the rest has not come in time.
+    /// A key whose remaining bytes have not come in time.
     fn late_key(&mut self, now: Instant) -> Option<Wish> {
         self.key_until.take_if(|until| *until <= now)?;
         self.keys.close()

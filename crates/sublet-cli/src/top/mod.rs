@@ -1,5 +1,5 @@
-//! `sublet top`: a machine's cards and jobs, once or live; with `--node`, those of a node of a
-//! cluster, through its agent.
+//! `sublet top`: a machine's cards and jobs, once or live; with `--node`, the cards and jobs of a
+//! cluster's node, through its agent.
 
 mod keys;
 mod live;
@@ -44,7 +44,7 @@ pub struct Args {
     /// This node of the cluster, as its agent sees it; prints once
     #[arg(long, value_name = "NAME", conflicts_with = "fake_gpu")]
     node: Option<String>,
-    /// Also what each container used over the last hour
+    /// Also show the usage of each container over the last hour
     #[arg(long, requires = "node")]
     history: bool,
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
@@ -91,8 +91,8 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Ans
     })
 }
 
-/// A machine in text. For programs it is what the arbiter says: fields are added, never
-/// renamed or taken away.
+/// A machine in text. Programs get the arbiter's own form: fields are added, never renamed or taken
+/// away.
 fn print(snapshot: &Snapshot, format: Format) -> anyhow::Result<String> {
     match format {
         Format::Table => Ok(jobs::text(snapshot, true)),

@@ -1,6 +1,6 @@
-//! `sublet top --node`: a node of a cluster, as its agent sees it. The agent says what an arbiter says
-//! to people on its machine, so the tables are the same; jobs are containers, by namespace, pod and
-//! name. It reads only.
+//! `sublet top --node`: a node of a cluster, as its agent sees it. The agent gives the same answer
+//! as an arbiter on its machine, so the tables are the same; jobs are containers, by namespace, pod
+//! and name. It reads only.
 
 use kube::Client;
 use serde::Serialize;
@@ -64,7 +64,7 @@ pub async fn on_node(args: &Args) -> anyhow::Result<Answer> {
     })
 }
 
-/// The containers of a node, and what they use: a table.
+/// The containers of a node, and their usage: a table.
 ///
 /// # Errors
 /// As [`on_node`].

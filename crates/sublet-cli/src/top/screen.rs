@@ -14,7 +14,7 @@ use crate::jobs::{job_cells, job_heading, mib, mps_line};
 /// Characters of a card's bar.
 const BAR: usize = 24;
 
-/// The same where it has two.
+/// The length of each bar if there are two.
 const SHORT_BAR: usize = 12;
 
 /// The state to show.
@@ -118,8 +118,8 @@ fn gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
     ])
 }
 
-/// A card whose compute time is shared, as jobs share its memory: what is granted of that shows in
-/// the bar alone.
+/// A card whose compute time and memory are shared by jobs: the granted memory shows in the bar
+/// alone.
 fn shared_gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
     Row::new([
         Cell::from(gpu.index.to_string()),
@@ -139,7 +139,7 @@ fn model(seen: &Seen, gpu: &GpuRow) -> Cell<'static> {
     }
 }
 
-/// Red where hardly any memory is left.
+/// Red if hardly any memory is left.
 fn memory_bar(seen: &Seen, gpu: &GpuRow, length: usize) -> Line<'static> {
     let used = width(gpu.used_mib, gpu.memory_mib, length);
     let granted = width(gpu.granted_mib, gpu.memory_mib, length);
@@ -206,7 +206,7 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
         .header(heading(&shown))
 }
 
-/// Columns that can go where a job has something to say and there is no room for it, the least
+/// Columns that can be left out if a job has values in them and there is no room, the least
 /// important first.
 const DISPENSABLE: [&str; 6] = ["PIDS", "PINNED", "ASKED", "CLASS", "LAST REFUSAL", "WAITED"];
 

@@ -1,6 +1,6 @@
-//! Signals that the live view heeds. They are waited for by a thread of their own, because the
-//! view may be stuck: a terminal that nobody reads takes no more bytes. Then the thread gives the
-//! terminal's settings back and ends the process.
+//! Signals for the live view. A thread of its own waits for them, because the view may be stuck: a
+//! terminal that nobody reads takes no more bytes. Then the thread restores the terminal's settings
+//! and ends the process.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,7 +52,7 @@ impl Signals {
         Ok(Signals { news, end })
     }
 
-    /// Takes note of what has arrived: the signal that asks for the end, if one does.
+    /// Takes the signals that have arrived. Returns the one that asks for the end, if any.
     pub(super) fn take(&mut self) -> Option<i32> {
         let mut bytes = [0; 64];
         while matches!(self.news.read(&mut bytes), Ok(1..)) {}

@@ -1,6 +1,6 @@
-//! A machine for the tests of `sublet run`: the executable with libraries that do nothing
-//! beside it, and an arbiter that says what a test wants. It shows what the command does by
-//! itself; what an arbiter and an interposer do is tested with the real ones.
+//! A machine for the tests of `sublet run`: the executable with libraries that do nothing beside
+//! it, and an arbiter that gives the answers of a test. It shows the behaviour of the command
+//! alone; arbiter and interposer are tested with the real ones.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -61,7 +61,7 @@ impl Stage {
         self.base.path()
     }
 
-    /// `sublet` with this test's folders and nobody else's settings.
+    /// `sublet` with this test's folders and no other settings.
     pub(crate) fn sublet(&self, arguments: &[&str]) -> Command {
         let mut command = Stage::unburdened();
         self.dress(&mut command);
@@ -69,8 +69,8 @@ impl Stage {
         command
     }
 
-    /// Becomes what its arguments name, with no signal ignored: tests may run under `nohup` or
-    /// in the background of a shell, where some are, and programs pass that on.
+    /// Runs the program in its arguments, with no signal ignored. Tests may run under `nohup` or in
+    /// the background of a shell, where some signals are ignored, and programs pass that on.
     pub(crate) fn unburdened() -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=HUP,INT,QUIT");
@@ -186,12 +186,12 @@ impl Arbiter {
         }
     }
 
-    /// The next request, or `closed` where a connection with one has ended.
+    /// The next request, or `closed` if a connection with one has ended.
     pub(crate) fn hears(&self) -> Value {
         self.heard.recv_timeout(PATIENCE).expect("nothing was said")
     }
 
-    /// Dies: nobody listens, and every connection ends.
+    /// Dies: no arbiter listens any more, and every connection ends.
     pub(crate) fn kill(self) {
         self.is_dead.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.

@@ -1,4 +1,4 @@
-//! Running clusters: what is entered of them, what may go where, and what moves win.
+//! Running clusters: their entered objects, the nodes that are open to pods, and the gain of moves.
 
 mod moves;
 

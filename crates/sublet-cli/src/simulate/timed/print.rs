@@ -96,7 +96,7 @@ pub(super) fn table(input: &Input, load: Option<Load>, runs: &[TimedRun], timing
     text + &over_time(runs)
 }
 
-/// Pods that were never tried; nothing where there are none.
+/// Pods that were never tried; empty if there are none.
 fn left_out(outcome: &TimedOutcome) -> String {
     let mut text = String::new();
     if outcome.too_large > 0 {

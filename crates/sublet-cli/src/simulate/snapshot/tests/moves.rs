@@ -1,4 +1,4 @@
-//! `--defrag`: which pods may be moved, and what moves win.
+//! `--defrag`: pods that may be moved, and the gain of moves.
 
 use super::*;
 
@@ -138,7 +138,7 @@ fn a_trace_s_pods_are_moved_where_a_run_has_left_them() {
     );
 }
 
-/// Nobody can say where else such a pod may go, so no move of it is proposed.
+/// No rule says where else such a pod may go, so no move of it is proposed.
 #[test]
 fn pods_with_wishes_that_are_not_looked_at_stay() {
     let text = owned(&[
