@@ -1,5 +1,5 @@
-//! ElasticQuotas: Koordinator's (`scheduling.sigs.k8s.io/v1alpha1`), and those of scheduler-plugins
-//! (`scheduling.x-k8s.io/v1alpha1`), which are one for each namespace and have no tree.
+//! ElasticQuotas of Koordinator (`scheduling.sigs.k8s.io/v1alpha1`), and of scheduler-plugins
+//! (`scheduling.x-k8s.io/v1alpha1`). The latter have one quota for each namespace and no tree.
 //!
 //! Sources: Koordinator's `apis/extension/elastic_quota.go`, scheduler-plugins'
 //! `apis/scheduling/v1alpha1/types.go`.

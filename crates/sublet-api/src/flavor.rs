@@ -1,7 +1,7 @@
-//! Flavors: amounts under a name, which an administrator gives and pods ask for.
+//! Flavors: amounts under a name. An administrator defines them, and pods ask for them.
 //!
 //! A flavor becomes amounts of the `sublet` dialect when a pod is created. Claims and the ledger
-//! know none: here is how one is read, and that a pod which still asks for one is refused.
+//! know no flavors. This module reads a flavor, and refuses a pod that still asks for one.
 
 use std::collections::BTreeMap;
 

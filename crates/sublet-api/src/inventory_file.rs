@@ -1,7 +1,7 @@
 //! The text of an inventory file: a machine described by hand, in YAML or JSON, as short as
 //! possible. `gpus: [{memory: 16276MiB, count: 2}]` is a whole file. Nothing here touches the file
-//! system. Whatever is not understood is refused with its line, so that a misspelt field never
-//! becomes a healthy card.
+//! system. An unknown field is refused with its line, so that a misspelt field never becomes a
+//! healthy card.
 
 use std::sync::Arc;
 

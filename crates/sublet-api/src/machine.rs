@@ -1,9 +1,10 @@
 //! Resources that a pod asks of its machine, summed as Kubernetes sums them, and a machine's
 //! resources.
 //!
-//! Requests stand for limits where they are missing, a pod's own amounts go before those of its
-//! containers, and its overhead is added (`k8s.io/component-helpers/resource`, PodRequests). A
-//! container that is being resized counts with the most of what it asks, has and was promised.
+//! Limits replace missing requests, a pod's own amounts go before those of its containers, and its
+//! overhead is added (`k8s.io/component-helpers/resource`, PodRequests). A container that is being
+//! resized counts with the largest of three amounts: its request, its present resources and its
+//! promised ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

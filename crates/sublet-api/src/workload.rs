@@ -160,8 +160,8 @@ impl Workload {
     }
 }
 
-/// The pod of a DaemonSet on a node, restricted to the node by its name. `None` if the pod's rules do
-/// not allow the node.
+/// The pod of a DaemonSet on a node, restricted to the node by its name. `None` if the pod's rules
+/// do not allow the node.
 fn daemon(template: &Pod, node: &NodeRules) -> Result<Option<Pod>, RuleError> {
     let mut pod = template.clone();
     tolerate(&mut pod.spec);

@@ -1,5 +1,5 @@
-//! The way to a node's agent for somebody with kubectl's rights: a port-forward, through the API
-//! server and kubelet, to the loopback of the agent's pod. Nothing of it is open to the network.
+//! Connection to a node's agent with kubectl's rights: a port-forward, through the API server and
+//! kubelet, to the loopback of the agent's pod. No port of it is open to the network.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;

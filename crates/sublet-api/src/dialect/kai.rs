@@ -1,9 +1,9 @@
 //! KAI: annotations of a pod that ask for a fraction of a card, or of several.
 //!
 //! Annotations and rules as the scheduler (72de64f) reads them. KAI keeps a card for fractions by a
-//! reservation pod; here the ledger does. It says which cards a pod got in the label
-//! `runai-gpu-group`. That label is not written: a Binding carries annotations and no labels, and
-//! its value names a reservation pod, of which there is none.
+//! reservation pod; here the ledger does. KAI writes a pod's cards into the label
+//! `runai-gpu-group`. Sublet does not write that label: a Binding carries annotations and no
+//! labels, and the label's value names a reservation pod, which does not exist here.
 
 use sublet_model::{Count, Demand, DialectName, MiB, Milli, Part, Portion};
 

@@ -1,9 +1,9 @@
-//! `sublet.dev/asked`: what a pod asked when it was bound.
+//! `sublet.dev/asked`: the request of a pod when it was bound.
 //!
-//! Resources of a container stay as they are; labels and annotations can be changed by whoever may
-//! change the pod. A pod that asks by them could make itself cheaper than what it holds, and its
-//! cards would be given away twice. So the Binding says what it asked, under a key that only Sublet
-//! writes. Pods that others bound have no such record; their labels are believed.
+//! Resources of a container cannot change, but any user who may change the pod can change its
+//! labels and annotations. A pod that asks by them could lower its request below its real usage,
+//! and its cards would be given away twice. So the Binding records the request, under a key that
+//! only Sublet writes. Pods that others bound have no such record; their labels are believed.
 
 use std::sync::Arc;
 

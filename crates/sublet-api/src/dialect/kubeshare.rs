@@ -1,8 +1,8 @@
-//! KubeShare 2: labels of a pod, and what its scheduler writes into annotations.
+//! KubeShare 2: labels of a pod, and the annotations that its scheduler writes.
 //!
 //! Labels and rules as its scheduler (a862311) reads them. Its two kinds of pods, by `priority`,
-//! are placed differently there, and both are promised `gpu_request`. So both are guaranteed here,
-//! and only a pod that asks for no promise and says no priority gets what others leave.
+//! are placed differently there, and both are promised `gpu_request`. So both are guaranteed here.
+//! Only a pod that asks for no promise and has no priority gets the time that others leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Dialects: the ways of writing claims and allocations on pods.
 //!
-//! A dialect owns all that is its own: the resources by which pods ask, what a node without our
-//! agent says in them, what our agent offers to kubelet, result keys and environment. Everything
-//! else is the same for all of them. Adding one: a file here and a line in [`DIALECTS`].
+//! A dialect owns all of its rules: the resources by which pods ask, the meaning of a node's status
+//! without our agent, the resources that our agent offers to kubelet, result keys and environment.
+//! Everything else is the same for all of them. A new dialect needs a file here and a line in
+//! [`DIALECTS`].
 
 mod aliyun;
 mod asked;

@@ -182,7 +182,7 @@ fn lacking(rights: &[String]) -> String {
     }
 }
 
-/// A Sublet that somebody else put there.
+/// Checks for another installation of Sublet.
 fn other_installations(facts: &Facts) -> Vec<Check> {
     const NAME: &str = "another Sublet";
     let ours = facts.deployments.iter().filter(|deployment| {

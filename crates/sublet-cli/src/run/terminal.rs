@@ -1,7 +1,6 @@
-//! The terminal that a job waits at. When it is gone (its window was closed, its connection
-//! lost) nobody waits for the job any more; usually a signal says so, but not every terminal's
-//! end is told by one. A job in the background, and one that does not heed hang-ups (`nohup`),
-//! waits on.
+//! The terminal at which a job waits. When it is gone (its window was closed, its connection lost)
+//! nobody waits for the job any more. Usually a signal says so, but some terminals end without one.
+//! A job in the background, and one that ignores hang-ups (`nohup`), continues to wait.
 
 use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;

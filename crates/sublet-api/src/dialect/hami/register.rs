@@ -1,12 +1,12 @@
-//! `hami.io/node-nvidia-register`: the cards of a node as HAMi's device plugin reports them, and as
-//! our agent does for those who read it.
+//! `hami.io/node-nvidia-register`: the cards of a node as HAMi's device plugin reports them. Our
+//! agent writes the same form for HAMi's readers.
 //!
-//! HAMi replaces the whole text. A mark of ours in each entry, which HAMi's readers pass over, says
-//! for certain whose text it is: no other annotation has to agree with it.
+//! HAMi replaces the whole text. Each of our entries has a mark, which HAMi's readers pass over.
+//! The mark alone tells our text from HAMi's: no other annotation has to agree with it.
 //!
 //! A JSON list since HAMi 2.8. Older versions write `uuid,split,memory,cores,type,numa,health:` for
-//! each card, and some of them `,index,mode` after that. HAMi is written in Go, and leaves out of
-//! its JSON what is zero, false or empty: a card without `health` is sick.
+//! each card, and some of them `,index,mode` after that. HAMi is written in Go, and leaves zero,
+//! false and empty values out of its JSON: a card without `health` is sick.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

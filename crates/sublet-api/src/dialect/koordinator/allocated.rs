@@ -1,7 +1,7 @@
-//! `scheduling.koordinator.sh/device-allocated`: a pod's cards and what it has of each.
+//! `scheduling.koordinator.sh/device-allocated`: a pod's cards and its amounts on each.
 //!
-//! `{"gpu":[{"minor":3,"resources":{"koordinator.sh/gpu-core":"50",…},"id":"GPU-…"}]}`, the fields in
-//! Koordinator's order. It says nothing of containers: in Koordinator each has all the cards.
+//! `{"gpu":[{"minor":3,"resources":{"koordinator.sh/gpu-core":"50",…},"id":"GPU-…"}]}`, the fields
+//! in Koordinator's order. It names no containers: in Koordinator each container has all the cards.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Koordinator's `Device`: a node's cards as koordlet reports them, as our agent does for those who
-//! read that.
+//! Koordinator's `Device`: a node's cards as koordlet reports them. Our agent writes the same form
+//! for Koordinator's readers.
 //!
 //! Fields, units and defaults are koordlet's (Koordinator 1.7, `states_device_linux.go`).
 

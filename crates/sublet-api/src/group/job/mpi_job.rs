@@ -1,4 +1,4 @@
-//! MPIJobs (`kubeflow.org`): those of the MPI operator (v2beta1), and of the training operator (v1).
+//! MPIJobs (`kubeflow.org`) of the MPI operator (v2beta1), and of the training operator (v1).
 //!
 //! Source: `pkg/apis/kubeflow/v2beta1/types.go` of mpi-operator v0.7.0. Its launcher is a pod of a
 //! Job; its workers are pods of the MPIJob itself. With `WaitForWorkersReady` the launcher comes

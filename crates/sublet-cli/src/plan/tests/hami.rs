@@ -123,9 +123,9 @@ fn h4_all_cores_are_for_an_idle_card() {
     );
 }
 
-/// HAMi refuses a pod without cores on a card whose cores are all asked for, by however many pods.
-/// Here one pod of 100 keeps the others away. Beside two of 50 there is room: a pod that asks for no
-/// compute time is promised none.
+/// HAMi refuses a pod without cores on a card whose cores are all asked for, by any number of pods.
+/// Here one pod of 100 keeps the others away. Beside two of 50 there is room: a pod that asks for
+/// no compute time is promised none.
 #[test]
 fn h5_a_pod_without_cores_goes_where_others_have_some() {
     check(
