@@ -4,6 +4,19 @@
 //! does and how long that takes, runs the tests, the demo and the benchmarks, and makes the
 //! files to hand out. It holds no logic of the product, and depends on none of its crates but
 //! the one that reads libraries: a broken product must not break this door.
+//!
+//! # Modules
+//! `cargo xtask bench NAME --write` measures and stores `docs/benchmarks/NAME.md`, for
+//! `scheduler`, `agent`, `isolation`, `shares`, `gpu`, `simulate`, `plan`, `replay` and `queue`
+//! (beside the real Kueue, on the same file of work). Each page names the crates that it measures
+//! (`sublet-testbed/src/bench.rs`, because `xtask` reads them too); `cargo xtask bench --stale`
+//! lists the pages whose crates changed since the commit that was measured, and `cargo xtask
+//! test` ends with that list. `simulate/bank` does each run once, however many figures need it.
+//! `cargo xtask soak` makes a million random allocations against the limit and compares with
+//! NVML's count, and plays a million steps of turns with answers that are late or false, and as
+//! many of plans. `cargo xtask soak hostile` has attackers do whatever comes to their minds at an
+//! arbiter's sockets. `xtask` is the one door for development. It links nothing of the product
+//! but `sublet-library` and the test bed. Its tests hold the house rules (`tidy`).
 
 mod bench;
 mod chart;

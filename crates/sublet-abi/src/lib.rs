@@ -32,6 +32,15 @@
 //! that [`agree`] allows, and stay so for the tenant's life: all its processes count on one page.
 //! The arbiter's tests have a process of version 1 with every byte written down by hand; it does
 //! not change when this crate does.
+//!
+//! # Modules
+//! - `control`, `ledger`: the two pages of version 1. `host`: the addition of version 2 at their
+//!   end, a budget of pinned memory. `packing`: the driver's packing of small allocations.
+//!   `versioned`: a page of either version. `header`: the first bytes, which no version moves.
+//! - `reserve`: the lock-free protocol that takes and gives memory, when any process may die at
+//!   any step. One piece of code, generic over the word. `interleavings` runs it under loom;
+//!   `scribbles` runs it on a page that a tenant overwrites.
+//! - `message`: the datagrams on `tenant.sock`.
 #![no_std]
 #![expect(
     unsafe_code,

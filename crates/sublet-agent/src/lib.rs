@@ -4,6 +4,43 @@
 //!
 //! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, hand_over, nri, kind,
 //! care, caring, node_events, agent.
+//!
+//! # Modules
+//! - `discover`: NVML, loaded at run time, or a file that describes simulated cards.
+//! - `plugin`: device plugins on real sockets; several resources from one process.
+//! - `kind`: a trait, and a file for each kind of device: memory of GPUs, whole GPUs (both made
+//!   of `kind/cards`), device files in a folder. `agent/plugins` runs a plugin for each resource
+//!   that they offer, and knows none of them.
+//! - `care`: the owners of each device, and the moments of preparing, cleaning and cleaning
+//!   again. Pure; `caring` carries it out. `node_events` posts its events.
+//! - `allocate`: the identity of a container. Pure. `allocate/twins`: one answer for several
+//!   equal pods. `hand_over` does its I/O. A decision reserves its cards in the same moment.
+//! - `pods`: the node's pods, listed or watched, each list with the time at which it was asked
+//!   for. A comparison of a list with handed-over cards leaves newer entries alone, so no lock is
+//!   held from the question to the comparison.
+//! - `books`: kubelet's checkpoint, read only. `agent/registrar` learns from it the containers
+//!   that kubelet has served, says so on the pod, and tells `isolate` the owner of each *seat*
+//!   (folder, limits and account).
+//! - `nri`: the runtime says which container it is. Allocate gets a gate that keeps the container
+//!   from starting; the answer to the runtime opens it. It has a thread of its own
+//!   (`agent/runtime`): the runtime creates nothing else while it waits. The node's pods come
+//!   from a watch, so that no container waits for the API server. Reasons:
+//!   `docs/decisions/0007-the-runtime-names-the-container.md`.
+//! - `cdi`: the device files of each card, described for the runtime.
+//! - `publish`: the node's annotations and status; units or slots, by the size of kubelet's
+//!   message.
+//! - `agent/away`: the end in order. The node says first that nobody hands out devices there;
+//!   pods that were bound before still get theirs; the next agent takes the word back.
+//! - `top`: the arbiter's figures, for people elsewhere: questions of `admin.sock` on the pod's
+//!   loopback, where a port-forward ends (`sublet_client::AgentConnection`,
+//!   `sublet-cli/src/top/node.rs`).
+//! - `isolate`: the node's arbiter, in the agent's process, and the mounts of a container: a
+//!   folder with its socket, and the libraries, with a file that preloads them and one that says
+//!   where the arbiter is. A record per container on disk lets a restarted agent serve containers
+//!   before the API server answers; only a record that is not there frees its folder.
+//!   `containers` has each container in the hands of at most one thread. `supervisor` starts the
+//!   arbiter, and starts it again whenever it has ended; while there is none, no part of a card
+//!   is handed out.
 
 mod agent;
 pub mod allocate;

@@ -3,6 +3,20 @@
 //! Everything that comes from outside (pods, nodes, annotations, extender calls) is parsed
 //! here once, into the types of `sublet-model`; bad input is an error that names the field.
 //! This crate opens no connection: it turns text into values and values into text.
+//!
+//! # Modules
+//! `object` (pods and nodes, as much of them as we read), `machine` (what pods ask of a machine,
+//! summed as Kubernetes sums it), `stock` (what the stock scheduler looks at), `dialect` (claims
+//! and allocations as `aliyun`, `nvidia`, `sublet`, `hami`, `koordinator`, `kubeshare`, `kai` and
+//! `sharepod` write them), `node` (facts of a node), `inventory`, `handed`, `measured` and
+//! `allocation` (our annotations), `budget` (disruption budgets), `quota` (resource quotas),
+//! `elastic_quota` (quotas in a tree), `quota_index` (which one a pod counts for), `quota_totals`
+//! (what each tree has), `quota_books` (sound trees, and what each quota has, asks and may use),
+//! `group` (what starts together: gangs and jobs of all kinds, made into the queue's groups; whom
+//! the queue looks after), `workload` (the pods that Deployments and the like will have),
+//! `flavor` (flavors, and that no claim has one), `gang_plan` (where members of groups go, and
+//! the slot that a pod has), `share_pod` (SharePods), `extender` (messages), `keys` (every name,
+//! once).
 
 mod allocation;
 mod budget;

@@ -12,6 +12,31 @@
 //! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `closers`, `stamp`, `host_lock`,
 //! `job_record`, `pages`, `job_pages`, `gpu`,
 //! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
+//!
+//! # Modules
+//! - `arbiter`: one thread around `sublet-share` that waits for sockets, pidfds and a clock.
+//!   State that changes together is one struct in a file of its own: `jobs`, `processes`,
+//!   `admin_connections`, `process_connections`, `readings`, `turns`, `measured`, `identity`
+//!   (lock, epoch, numbers of jobs), `recorded` (jobs of before a restart), `mps`, `lifetime`,
+//!   `sources` (the events that it waits for). `admin_connections` says which connections may
+//!   stay: a job's connection stays, all others make room (`crowd`). `lobby` is a line for each
+//!   user in place of the kernel's one line for all. `listeners` gives each user's processes a
+//!   socket of their own, where everybody is served.
+//! - `arbiter/turns` reads the processes' slots, asks `sublet-share` once for all of it (a
+//!   *round*), and sets gates. Knocks, deaths and an alarm lead to a round; rounds keep a
+//!   distance, so that no tenant can take the arbiter's time. `arbiter/measured` sets the
+//!   driver's figures of each process against that.
+//! - `pages` makes and seals the shared pages. `peer` identifies a caller. `gpu` reads NVML from
+//!   a thread of its own.
+//! - `mps_control` runs NVIDIA's `nvidia-cuda-mps-control`: the daemon as a child, and words to
+//!   it. It was only run against a stand-in, `sublet-workload mps-control`.
+//! - `gauge` measures the cost of a context and the driver's packing of memory, in a process of
+//!   its own, before the first job.
+//! - `visible_cards` asks the CUDA driver, in a process of its own, for the cards that
+//!   `CUDA_VISIBLE_DEVICES` means.
+//! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`.
+//! - `libraries`: copies our libraries, from inside the executable or from beside it, into
+//!   folders named after their contents. `sublet run` and the agent use it.
 #![expect(
     unsafe_code,
     reason = "maps shared pages, asks the kernel for a peer's pidfd, has children end with it, asks the kernel to refuse descriptors, and calls the driver's C functions"

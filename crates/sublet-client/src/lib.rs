@@ -4,6 +4,11 @@
 //!
 //! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
 //! are read into `sublet_api::object`, so fields nobody uses are never kept.
+//!
+//! # Modules
+//! Lists and watches that read only the fields we need, the Binding, patches, events. `any`:
+//! writes of any object as data (create, replace, server-side apply, also of a status). `whole`:
+//! objects of any kind, for `sublet install`. It decides nothing.
 
 mod agent_port;
 mod any;

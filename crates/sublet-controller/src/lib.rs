@@ -6,6 +6,32 @@
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
 //! known, review, webhook, listener; event, pace, preemptor, incomplete, share_pods, queue.
+//!
+//! # Modules
+//! - `shell`: the frame of every controller. A `Control` says what it watches (with kube's
+//!   `Controller`), what else it sees, and decides; the shell runs it while this process leads,
+//!   sends its writes, and tries again with growing pauses.
+//! - `preemptor`: evicts pods where the stock scheduler cannot see that one must go: note,
+//!   evictions, nomination. Its ledger has the slots of plans; members of groups have others
+//!   evicted only by the queue.
+//! - `incomplete`: deletes pods without a node that the webhook did not complete, if a controller
+//!   makes them anew; once each, by a note on their owner.
+//! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status. `event`:
+//!   the controllers' events.
+//! - `queue/`: the job queue. Its decision is about the whole cluster, so it has a loop of its
+//!   own: `seen` and `watching` (the objects), `round` (one look: groups, the engine's decision,
+//!   plans), `steps` (the protocol's words as writes), `told` (status, events), `memory` (state
+//!   of one leadership), `teller` (writes status and events, beside the decisions). Only
+//!   `watching`, `teller` and `mod` do I/O. `pace` holds its writes to a rate. `quotas`: may a
+//!   quota be as it is, beside the others?
+//! - `keeper`: the controller of the webhook's certificates, with one Secret and the bundle in
+//!   both webhook configurations. `hosts` reads from those the addresses of webhooks.
+//! - `admission`: the webhook's decision about a pod, as a pure function: patches, or a refusal
+//!   in the scheduler's words. `flavors`: the amounts that a pod asks for by a flavor's name;
+//!   claims and the ledger know no flavor. `bindings`: may this user bind this pod to this node?
+//!   Pure; the agent is the second line. `known`: namespaces' labels and flavors, kept by
+//!   watches. `webhook` makes bytes of all answers, on every replica, and looks pod and node of a
+//!   Binding up. `listener` has the limits under which `sublet-listener` serves it.
 
 mod admission;
 mod bindings;

@@ -18,6 +18,10 @@
 //! takes this crate as a *build* dependency and walks [`CUDA`] or [`NVML`] in its `build.rs`.
 //! A function's index in the array is the same there and at run time, so it can number a
 //! table of targets. [`Function::prototype`] writes its signature in Rust.
+//!
+//! # Modules
+//! Tables of every driver function by version, made from NVIDIA's headers by `cargo xtask
+//! driver-tables`. C types, whose sizes and offsets are compared with a C compiler's.
 
 mod as_in_c;
 pub mod cuda;

@@ -6,6 +6,10 @@
 //! process dies.
 //!
 //! Only tests use it. A failure in here is a panic, which fails them.
+//!
+//! # Modules
+//! An arbiter that follows a test's script: it grants, lowers a limit, ends, comes back, or stops
+//! its heartbeat. The libraries' own tests run against it.
 #![expect(
     unsafe_code,
     reason = "makes the pages that are shared with the programs of a test"

@@ -4,6 +4,16 @@
 //! time, living processes), then `driver` (the driver's state inside one process) and `cuda` (the
 //! functions of libcuda, which only translate). The cdylib `sublet_fakecuda` exports those
 //! functions as `libcuda.so.1`.
+//!
+//! # Modules
+//! One shared file holds a fake machine: its cards, who uses how much memory, and when each card
+//! is busy. Processes find it by SPEC. Each holds a byte lock for its life, so that death frees
+//! its memory as a driver would. `product` has the figures of products, for both libraries.
+//! `driver` is what a driver keeps in a process. `cuda` and `nvml` translate calls. `driver` and
+//! `cuda` have the same folders: context, device, graph, memory, module, sharing, stream.
+//! `cuda/features` lists what is there and what is refused; the guide's table
+//! (`docs/guide/fake-driver.md`) is made from it. It runs no GPU code. NVIDIA's runtime library
+//! goes as far as its check that the driver is NVIDIA's own, which the fake does not pass.
 #![expect(
     unsafe_code,
     reason = "stands in for a C library: raw pointers are its interface, mappings its memory"

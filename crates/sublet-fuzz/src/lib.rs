@@ -9,6 +9,10 @@
 //! crate is the program in `main.rs`, whose feature takes a C++ compiler, so no other build has it.
 //!
 //! It makes no socket and no process, and reads no file of the machine.
+//!
+//! # Modules
+//! A target of libFuzzer for each parser of bytes from outside, with a corpus: `cargo xtask
+//! fuzz`. No normal build needs libFuzzer; `cargo test` reads the corpus.
 #![expect(
     unsafe_code,
     reason = "shared pages are an address and a length until their first bytes are checked"

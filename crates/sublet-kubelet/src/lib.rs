@@ -5,6 +5,10 @@
 //! The code in `src/gen` is made from `proto/` by the test `generated` (run it with
 //! `UPDATE=1` to rewrite it), so that a build needs neither `protoc` nor a build
 //! script.
+//!
+//! # Modules
+//! Messages generated from `proto/`; a test fails when they are stale (`UPDATE=1 cargo test -p
+//! sublet-kubelet` writes them).
 
 pub mod deviceplugin;
 

@@ -3,6 +3,11 @@
 //! libraries that it hands to containers, and `cargo xtask` checks the files that it has linked. If
 //! a container's image lacks a need, it goes on without the library, and so without a limit: that
 //! must be known before. The crate reads bytes and opens nothing.
+//!
+//! # Modules
+//! Needs of a shared library and the files that it looks for, read from its file, and the oldest
+//! C library that ours must run with. The agent checks the libraries that it hands to containers;
+//! `xtask` checks those that it has linked.
 
 use std::ffi::CStr;
 use std::fmt;

@@ -11,6 +11,13 @@
 //! The crate decides nothing about the contents of calls, and keeps none of them.
 //!
 //! Suggested reading order: limits, lines, stream, caller, door, http.
+//!
+//! # Modules
+//! The listener of extender, stand-in, controller and agent: `limits` of time, size and number;
+//! `lines` (all connections of a listener, and who makes room for whom); `caller` (the user of a
+//! caller on loopback, as the kernel says); `door` (accept, TLS with the newest certificate);
+//! `http` (a call is read whole before a router sees it; connections are told that they close
+//! before they are closed). It decides nothing about what is asked.
 
 mod caller;
 mod door;

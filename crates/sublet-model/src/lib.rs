@@ -5,6 +5,11 @@
 //! (`sublet-api`, `sublet-agent`), and afterwards nobody can hold a wrong one.
 //!
 //! Suggested reading order: quantities, names, devices, claims, allocations, the ledger.
+//!
+//! # Modules
+//! Quantities that cannot be mixed up (`MiB`, `Milli`, `Count`), names, devices and their wiring
+//! (`Inventory`), what a pod asks (`Claim`), what it got (`Allocation`), what a node says of
+//! itself (`NodeFacts`), and the `Ledger`.
 
 mod allocation;
 mod ask;

@@ -7,6 +7,11 @@
 //!
 //! The code in `src/gen` is made from `proto/` by the test `generated` (run it with `UPDATE=1` to
 //! rewrite it), so that a build needs neither `protoc` nor a build script.
+//!
+//! # Modules
+//! - `frame`: messages of ttrpc on NRI's multiplexed connection. Bytes in, messages out.
+//! - `plugin`: a plugin's side of one connection. Messages are generated from `proto/`, as for
+//!   kubelet.
 
 pub mod frame;
 mod plugin;

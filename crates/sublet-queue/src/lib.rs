@@ -10,6 +10,23 @@
 //! wait); decision, reason, rules (results and settings); accounts, order, place, least, reclaim,
 //! empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol (the way
 //! a decision is carried out).
+//!
+//! # Modules
+//! - `divide`: one amount among siblings with minima, limits and weights. `tree`: quotas in
+//!   trees, and what each is entitled to.
+//! - `group`: a waiting group. `need`: its members that start together, and those that may come
+//!   later.
+//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `reason`). `plan/count` counts
+//!   what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for a
+//!   group that has waited long. `rules`: settings of a site.
+//! - `accounts`: the use and the entitlement of quotas. `order`: the order of groups. `place`: a
+//!   place for all members, or for none. `reclaim`: the possible victims, and the rule for each;
+//!   `least`: the victims that cannot be spared. `empty`: groups that could not start on empty
+//!   nodes either. `memo`: results that the next tick can use again.
+//!
+//! `protocol` says which writes are due between a plan and members that run;
+//! `protocol/simulation` plays it against an API server that loses and repeats them, with two
+//! leaders (`cargo xtask soak plans`).
 
 mod accounts;
 mod decision;

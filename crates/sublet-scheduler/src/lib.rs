@@ -6,6 +6,34 @@
 //!
 //! Suggested reading order: waiting, state, roster, watches, routes, preempt, promises, plans, bind, events;
 //! replicas, peers, stand_in, lifetime; then onlooker.
+//!
+//! # Modules
+//! - `waiting`: a pod that is to be bound. `state`: the engine behind one lock, names to slots,
+//!   pods that wait. The lock is never held across a call to the API server; the compiler checks
+//!   that, because its guard may not cross an `await` in a spawned task.
+//! - `roster`: node names to slots; made for calls with 5,000 names.
+//! - `watches`: nodes, pods, operators' lists of unhealthy cards, disruption budgets. `quotas`:
+//!   the amounts that namespaces may have.
+//! - `routes`, `gpushare`: HTTP. Calls carry names (`nodeCacheCapable: true`). Whole nodes are
+//!   accepted too, and returned unread.
+//! - `preempt`: the evictions that help, for each node. The stock scheduler chooses among the
+//!   nodes.
+//! - `promises`: room that the controller has made for a pod. The stock scheduler keeps sums
+//!   free, not cards, so filter keeps pods of lower priority away.
+//! - `plans`: plans of the queue. Their slots count as used; a member goes to its slot and
+//!   nowhere else; its Binding takes the slot in one step. Reasons:
+//!   `docs/decisions/0009-plans.md`.
+//! - `onlooker`: the same state for a process that binds nothing, the controller: it says why a
+//!   pod waits.
+//! - `bind`: performs the steps of `sublet_plan::Binding`, for pods without GPU too if they name
+//!   the scheduler: they take CPU that cards need.
+//! - `replicas`: the one of several extenders that binds a pod, and the way of a Bind to it.
+//!   `peers`: their certificate, and calls to each other. `stand_in`: the process that listens in
+//!   an extender's place while that one is away. `lifetime`: the order of start and end. Reasons:
+//!   `docs/decisions/0006-several-extenders.md`.
+//! - `events`: the reasons why pods wait, and the bound pods that do not name their card. They
+//!   come from the pod watch, because the kube-scheduler does not ask us about nodes whose sum is
+//!   too small.
 
 mod bind;
 mod events;

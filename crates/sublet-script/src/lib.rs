@@ -4,6 +4,12 @@
 //! Read [`Calls`] (the script), then [`Running`] (any program that a test has started). The
 //! interpreter itself is `calls.c`: it is C so that it is built without our crates and reaches
 //! the driver as programs do. Nothing here knows which driver that is.
+//!
+//! # Modules
+//! A C program that makes the driver's calls it is told, one a line, and the side that tells it
+//! (`Calls`). It is built without our crates and reaches the driver as programs do. The tests of
+//! `sublet-libcuda` and `sublet-e2e` play their scripts on it. Tests of the fake driver itself
+//! call it from Rust, with the header's types.
 
 mod arguments;
 mod calls;

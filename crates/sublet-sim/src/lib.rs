@@ -6,6 +6,25 @@
 //! extender, and curves show the outcome.
 //!
 //! Suggested reading order: the trace, the sequence, inflation, the curve.
+//!
+//! # Modules
+//! It decides nothing; the engine does.
+//! - `trace` and `sequence` read lists of nodes, lists of pods, and orders of arrival. `trace`
+//!   has a file for each form (CSV, JSON) and one for each list.
+//! - `inflation`, `timed` and `replay` are the protocols: pods come until the cluster is full,
+//!   come and go at their times, or are jobs of tenants with quotas in a queue. `line` says which
+//!   waiting pods are worth a try; `load` presses times together.
+//! - `replay`: `jobs` makes gangs of jobs that are larger than a node, `floor` is the cluster
+//!   while they come and go, `discipline/` has a file for each rule of who starts next (ours asks
+//!   `sublet_queue::plan`), `figures` counts.
+//! - `world` enters a trace into the engine, says what a dropped pod lacked, and can restart the
+//!   scheduler in the middle of a run.
+//! - `snapshot` is what runs before anything arrives. `defrag` asks the engine which pods to
+//!   move. `stock` scores as the stock scheduler does. `curve` averages.
+//!
+//! `tests/fidelity` holds five policies to the published figures; `tests/philly` plays three
+//! months of jobs, `tests/replay` the same through the queue. `tools/sequence` is a Go program,
+//! because the published seeds are streams of Go's generator.
 
 mod curve;
 mod defrag;

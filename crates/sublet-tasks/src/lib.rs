@@ -8,6 +8,13 @@
 //!
 //! A task that ends by itself (an event that is posted, a Binding), or that is awaited at once, needs
 //! none of this.
+//!
+//! # Modules
+//! Controller, extender, stand-in and agent start tasks that must live as long as they do as
+//! *vital tasks*, by name, and wait beside their own work for the first that ends unasked. The
+//! process then ends with an error, and gives no Lease back: as by a crash. A connection, an
+//! event and a Binding are no vital tasks; the caller gets an answer, or the next look finds the
+//! work that is left.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;

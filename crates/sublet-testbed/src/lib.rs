@@ -7,6 +7,16 @@
 //!
 //! It never calls the API server itself (`kubectl` does), never opens a port beyond loopback, and
 //! links nothing of the product, which it only knows as one program and some manifests.
+//!
+//! # Modules
+//! A real control plane and a real node on loopback, built from pinned Go modules into a cache
+//! outside the checkout. A guard process removes every process, mount and folder even if the test
+//! is killed. `go_module` fetches files of other projects, such as Koordinator's CRDs, out of
+//! their own modules. `helm` is built the same way, in a cache entry of its own, and says what
+//! the chart makes; `prometheus` too, for long tests alone, and `kueue`, for a benchmark alone.
+//! `operators` builds and starts those of jobs: JobSet and LeaderWorkerSet for every test, the
+//! MPI operator, the training operator, Trainer and KubeDL for long tests. `deployed` runs the
+//! product with exactly the rights and configuration of `deploy/kubernetes/`.
 
 pub mod bench;
 mod build;

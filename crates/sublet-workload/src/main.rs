@@ -9,6 +9,10 @@
 //!
 //! Suggested reading order: reach (how a driver is found), raw (its functions), driver, stream,
 //! allocator (safe calls), then any file of `program`.
+//!
+//! # Modules
+//! Small programs on the driver API, for a real card as for the fake: they train, serve, allocate
+//! on every path, fork, race. One stands for MPS's control program.
 #![expect(
     unsafe_code,
     reason = "the programs call a C library; raw.rs and the safe wrappers hold all of it"

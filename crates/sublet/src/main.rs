@@ -3,6 +3,11 @@
 //! Called `kubectl-sublet` it is `sublet`; called `kubectl-inspect-gpushare` it is
 //! `sublet inspect`. It parses arguments, starts a runtime that suits the role, and prints
 //! errors; it decides nothing.
+//!
+//! # Modules
+//! `main` parses arguments and starts a runtime that suits the command. The name it is called by
+//! can stand for a subcommand (`kubectl-inspect-gpushare`). `carried` holds the libraries inside
+//! a release.
 
 mod carried;
 

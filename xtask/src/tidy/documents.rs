@@ -132,6 +132,40 @@ fn a_promise_without_a_test_is_found() {
     assert_eq!(tests_in(source), BTreeSet::from(["a_b", "c_d"]));
 }
 
+/// The files that the first table of ARCHITECTURE.md names, from the root of the repository.
+fn places(architecture: &str) -> Vec<String> {
+    let section = architecture.split("\n## ").find(|s| s.starts_with("To change"));
+    let rows = section.unwrap_or_default().lines();
+    let cells = rows.filter_map(|row| row.strip_prefix("| ")?.trim_end_matches('|').rsplit('|').next());
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let paths = names.filter(|name| name.contains('/') && !name.contains(' '));
+    let whole = paths.map(|path| match path.split('/').next() {
+        Some("templates") => format!("deploy/chart/sublet/{path}"),
+        Some(first) if first.starts_with("sublet") => format!("crates/{path}"),
+        _ => path.to_owned(),
+    });
+    whole.collect()
+}
+
+#[test]
+fn each_row_of_the_map_leads_to_a_file() {
+    let root = repository().unwrap();
+    let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let places = places(&architecture);
+    assert!(places.len() > 50, "these are not all: {places:?}");
+    let gone: Vec<_> = places.iter().filter(|path| !root.join(path).exists()).collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md leads to nothing: {gone:?}");
+    let n_words = architecture.split_whitespace().count();
+    assert!(n_words <= 3000, "ARCHITECTURE.md has {n_words} words; details belong into `lib.rs`");
+}
+
+#[test]
+fn paths_of_the_map_are_read() {
+    let map = "# A\n## To change X\n| a | b |\n|---|---|\n| x | `sublet-a/src/b.rs`, then `c`: \
+               `templates/1.yaml` |\n## B\n| y | `d/e.rs` |";
+    assert_eq!(places(map), ["crates/sublet-a/src/b.rs", "deploy/chart/sublet/templates/1.yaml"]);
+}
+
 /// The anchors of a document, as GitHub makes them from its headings.
 fn anchors(document: &str) -> BTreeSet<String> {
     let headings = document.lines().filter(|line| line.starts_with('#'));

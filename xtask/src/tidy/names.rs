@@ -1,5 +1,5 @@
 //! One public type name means one thing among the crates of the product, and each type in the
-//! table of words in ARCHITECTURE.md is there.
+//! glossary of STYLE.md is there.
 //!
 //! A re-export is no second meaning. Types that are not public may repeat, since they are read in
 //! their own file. Types that a macro names are not seen here, nor is generated code.
@@ -70,9 +70,9 @@ fn ambiguous(definitions: &Definitions) -> Vec<String> {
     several.map(line).collect()
 }
 
-/// The types in the last column of the table of words.
-fn words(architecture: &str) -> Vec<&str> {
-    let section = architecture.split("\n## ").find(|s| s.starts_with("Words"));
+/// The types in the last column of the glossary.
+fn words(style: &str) -> Vec<&str> {
+    let section = style.split("\n## ").find(|s| s.starts_with("Glossary"));
     let rows = section.unwrap_or_default().lines();
     let rows = rows.filter(|line| line.starts_with("| "));
     rows.filter_map(|row| row.trim_end_matches([' ', '|']).rsplit('|').next())
@@ -92,14 +92,14 @@ fn a_public_type_name_means_one_thing() {
 
 #[test]
 fn each_word_of_the_table_is_a_type() {
-    let text = fs::read_to_string(repository().unwrap().join("ARCHITECTURE.md")).unwrap();
+    let text = fs::read_to_string(repository().unwrap().join("STYLE.md")).unwrap();
     let words = words(&text);
     assert!(words.len() > 10, "these are not all: {words:?}");
     let (_, all) = definitions();
     let gone: Vec<_> = words.iter().filter(|word| !all.contains(**word)).collect();
     assert!(
         gone.is_empty(),
-        "ARCHITECTURE.md explains types that are not there: {gone:?}"
+        "STYLE.md explains types that are not there: {gone:?}"
     );
 }
 
