@@ -28,19 +28,19 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use self::away::{Leave, Return};
-use self::isolation::Caretaker;
+use self::isolation::ContainerReconciler;
 use self::labels::Labels;
 use self::plugins::Plugins;
 use self::registrar::Registrar;
 use self::runtime::RuntimeSide;
 use crate::allocate::{Given, Site};
-use crate::books::Books;
-use crate::caring::Caring;
+use crate::card_allocator::{CardAllocator, in_time, now_ns};
 use crate::cdi::Cdi;
-use crate::hand_over::{HandOut, in_time, now_ns};
+use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
+use crate::lifecycle_manager::LifecycleManager;
 use crate::node_events::node_events;
 use crate::pods::PodSource;
 use crate::publish::device::DeviceReport;
@@ -79,7 +79,7 @@ pub(crate) struct Agent {
     /// Set if the runtime is asked.
     runtime: Option<RuntimeSide>,
     given: Arc<Mutex<Given>>,
-    /// Told of answers for a pod that only kubelet's books can name.
+    /// Told of answers for a pod that only kubelet's checkpoint can name.
     doubt: Arc<Notify>,
     /// The cards of pods that do not say themselves which they have.
     lost: watch::Sender<Handed>,
@@ -134,7 +134,7 @@ impl Agent {
             facts,
             no_isolation: false,
         }));
-        let cards = Cards::new(HandOut {
+        let cards = Cards::new(CardAllocator {
             client: client.clone(),
             pods: pods.clone(),
             gated: runtime.is_some(),
@@ -143,7 +143,7 @@ impl Agent {
             given: Arc::clone(&given),
             metrics: metrics.clone(),
             isolation: isolation.clone(),
-            books: Books::place(&folder),
+            checkpoint: KubeletCheckpoint::place(&folder),
             doubt: Arc::clone(&doubt),
         });
         Agent {
@@ -186,12 +186,13 @@ impl Agent {
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
         let kinds = kind::all(&self.cards, asked);
-        let books = Books::place(&self.folder);
+        let checkpoint = KubeletCheckpoint::place(&self.folder);
         let (events, post) = node_events(self.client.clone(), self.node.clone());
-        let caring = Caring::new(events.clone(), self.pods.clone(), books, kinds);
-        let caring = Arc::new(caring);
-        let caretaker = Caretaker {
-            caring: Arc::clone(&caring),
+        let lifecycles =
+            LifecycleManager::new(events.clone(), self.pods.clone(), checkpoint, kinds);
+        let lifecycles = Arc::new(lifecycles);
+        let caretaker = ContainerReconciler {
+            lifecycles: Arc::clone(&lifecycles),
             pods: self.pods.clone(),
             node: self.node.clone(),
             metrics: self.metrics.clone(),
@@ -211,22 +212,22 @@ impl Agent {
             },
             given: Arc::clone(&self.given),
             isolation: self.isolation.clone(),
-            books: Books::place(&self.folder),
+            checkpoint: KubeletCheckpoint::place(&self.folder),
             doubt: Arc::clone(&self.doubt),
         };
         let leave = Leave {
             client: self.client.clone(),
             node: self.node.clone(),
             pods: self.pods.clone(),
-            books: Books::place(&self.folder),
+            checkpoint: KubeletCheckpoint::place(&self.folder),
         };
         let left = async {
             let _told = stop.wait_for(|stop| *stop).await;
             leave.take().await;
         };
-        let runtime = self.serve_runtime(&caring);
+        let runtime = self.serve_runtime(&lifecycles);
         let registered = self.registered.clone();
-        let mut plugins = Plugins::new(caring, self.folder.clone(), registered, vital.clone());
+        let mut plugins = Plugins::new(lifecycles, self.folder.clone(), registered, vital.clone());
         let outcome = tokio::select! {
             ended = caretaker.keep() => ended,
             never = post.keep() => match never {},
@@ -362,7 +363,7 @@ impl Agent {
     fn refresh(&mut self, inventory: &Arc<Inventory>) -> Result<&Offer, OfferError> {
         let mut settings = self.settings;
         if settings.identity == Identity::Checkpoint
-            && Books::read(&Books::place(&self.folder)).is_none()
+            && KubeletCheckpoint::read(&KubeletCheckpoint::place(&self.folder)).is_none()
         {
             settings.identity = Identity::SizeAndOrder;
         }

@@ -6,7 +6,7 @@
 //!
 //! This is also the last referee: a share that would exceed its card, or lies on a card that is
 //! sick or gone, is refused here, whichever scheduler bound the pod. Pure: pods and node in,
-//! decision out. It reads no clock and calls no server (see `hand_over`).
+//! decision out. It reads no clock and calls no server (see `card_allocator`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +68,7 @@ pub struct CardLimit {
 
 /// The container that kubelet means, and what it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandOver {
+pub struct AllocationResponse {
     /// Its pod.
     pub pod: PodKey,
     /// The pod's UID.
@@ -97,13 +97,13 @@ pub struct HandOver {
     /// Annotations to write on the pod before kubelet gets its answer.
     pub annotations: BTreeMap<String, String>,
     /// All pods that kubelet could mean, the one above among them; none if that is certain. Then
-    /// nothing is written before kubelet's books name the pod.
+    /// nothing is written before kubelet's checkpoint names the pod.
     pub twins: Vec<Twin>,
-    /// The first device that kubelet chose, by which its books are searched then.
+    /// The first device that kubelet chose, by which its checkpoint is searched then.
     pub device: Option<String>,
 }
 
-impl HandOver {
+impl AllocationResponse {
     /// Must something hold it to its part? Nobody else is on a card that is all its own.
     #[must_use]
     pub fn needs_limit(&self) -> bool {
@@ -122,7 +122,7 @@ pub fn decide(
     asked: KubeletAsk,
     given: &Given,
     now_ns: u64,
-) -> Result<HandOver, AllocateError> {
+) -> Result<AllocationResponse, AllocateError> {
     let tenants = Tenants::read(pods, &site.facts);
     let meant = tenants.meant_by(asked, &site.facts, given)?;
     let mut all: Vec<_> = meant
@@ -131,7 +131,7 @@ pub fn decide(
             let handed = hand_over(&tenants, one, site)?;
             let done = done(one, asked, given);
             let annotations = dialect::assigned_annotations(&one.entry.claim, &done, now_ns);
-            Ok(HandOver {
+            Ok(AllocationResponse {
                 annotations,
                 ..handed
             })
@@ -148,7 +148,7 @@ fn hand_over(
     tenants: &Tenants<'_>,
     tenant: &Tenant<'_>,
     site: &Site,
-) -> Result<HandOver, AllocateError> {
+) -> Result<AllocationResponse, AllocateError> {
     let facts = &site.facts;
     let allocation = tenants.check(tenant.entry, tenant.allocation, facts)?;
     let claim = &tenant.entry.claim;
@@ -156,7 +156,7 @@ fn hand_over(
     if site.no_isolation {
         environment.insert(keys::CGPU_DISABLE.to_owned(), "true".to_owned());
     }
-    Ok(HandOver {
+    Ok(AllocationResponse {
         pod: tenant.entry.pod.clone(),
         uid: tenant.entry.uid.clone(),
         container: tenant.container.name.clone(),
@@ -317,7 +317,7 @@ impl<'a> Tenants<'a> {
     }
 
     /// The one container that waits for such devices. Several, each of another pod, only if
-    /// kubelet's books were read; never none.
+    /// kubelet's checkpoint was read; never none.
     fn meant_by(
         &self,
         asked: KubeletAsk,

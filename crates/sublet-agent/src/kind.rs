@@ -1,6 +1,6 @@
 //! Kinds of device: what a node offers to kubelet beside CPU and memory. A kind finds its devices,
 //! says how they fare, prepares them, hands them to containers, and cleans them. When is decided in
-//! `care`. Each has one file here, and one line in
+//! `lifecycle`. Each has one file here, and one line in
 //! [`KINDS`]; the loop around them (`agent/plugins`) treats all alike and knows none of them.
 
 pub(crate) mod cards;
@@ -26,9 +26,9 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use self::cards::Cards;
-use crate::books::Books;
-use crate::care::{Ailing, DeviceName, Held};
-use crate::caring::Caring;
+use crate::checkpoint::KubeletCheckpoint;
+use crate::lifecycle::{Ailing, DeviceName, Held};
+use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::{Allocator, DeviceIds};
 
 /// Every kind.
@@ -97,13 +97,13 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         ids.any(|one| self.device_of(&one.id) == device)
     }
 
-    /// The pods that have each device: as kubelet's books say, unless there is something better.
+    /// The pods that have each device: as kubelet's checkpoint says, unless there is something better.
     /// Pods that are gone may be among them.
-    fn held(&self, pods: &[Pod], books: Option<&Books>) -> Held {
+    fn held(&self, pods: &[Pod], checkpoint: Option<&KubeletCheckpoint>) -> Held {
         let _by_the_books = pods;
         let mut held = Held::new();
         for resource in self.offered().borrow().keys() {
-            for (uid, id) in books.into_iter().flat_map(|books| books.holders(resource)) {
+            for (uid, id) in checkpoint.into_iter().flat_map(|checkpoint| checkpoint.holders(resource)) {
                 held.entry(self.device_of(id)).or_default().insert(uid);
             }
         }
@@ -136,7 +136,7 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
     fn show(&self, ailing: &Ailing);
 
     /// Answers for a container that kubelet has given these devices of one of the resources. Asks
-    /// [`Caring::ready`] before it answers.
+    /// [`LifecycleManager::ready`] before it answers.
     ///
     /// # Errors
     /// The status fails the pod's admission; people read its message in the pod's status.
@@ -144,7 +144,7 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
         &self,
         resource: &str,
         devices: DeviceIds,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status>;
 
     /// The devices that a container had best get, of those that it may have. Asked only of pools
@@ -212,7 +212,7 @@ pub(crate) fn all(cards: &Arc<Cards>, asked: Vec<Asked>) -> Vec<Arc<dyn DeviceKi
 pub(crate) struct KindAllocator {
     pub(crate) kind: Arc<dyn DeviceKind>,
     pub(crate) resource: String,
-    pub(crate) caring: Arc<Caring>,
+    pub(crate) lifecycles: Arc<LifecycleManager>,
 }
 
 #[tonic::async_trait]
@@ -224,7 +224,7 @@ impl Allocator for KindAllocator {
         let mut answers = Vec::with_capacity(containers.len());
         for devices in containers {
             let (kind, resource) = (&self.kind, &self.resource);
-            answers.push(kind.hand_over(resource, devices, &self.caring).await?);
+            answers.push(kind.hand_over(resource, devices, &self.lifecycles).await?);
         }
         Ok(answers)
     }

@@ -3,7 +3,7 @@
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
 //! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, hand_over, nri, kind,
-//! care, caring, node_events, agent.
+//! lifecycle, lifecycle_manager, node_events, agent.
 //!
 //! # Modules
 //! - `discover`: NVML, loaded at run time, or a file that describes simulated cards.
@@ -11,14 +11,14 @@
 //! - `kind`: a trait, and a file for each kind of device: memory of GPUs, whole GPUs (both made
 //!   of `kind/cards`), device files in a folder. `agent/plugins` runs a plugin for each resource
 //!   that they offer, and knows none of them.
-//! - `care`: the owners of each device, and the moments of preparing, cleaning and cleaning
-//!   again. Pure; `caring` carries it out. `node_events` posts its events.
+//! - `lifecycle`: the owners of each device, and the moments of preparing, cleaning and cleaning
+//!   again. Pure; `lifecycle_manager` carries it out. `node_events` posts its events.
 //! - `allocate`: the identity of a container. Pure. `allocate/twins`: one answer for several
-//!   equal pods. `hand_over` does its I/O. A decision reserves its cards in the same moment.
+//!   equal pods. `card_allocator` does its I/O. A decision reserves its cards in the same moment.
 //! - `pods`: the node's pods, listed or watched, each list with the time at which it was asked
 //!   for. A comparison of a list with handed-over cards leaves newer entries alone, so no lock is
 //!   held from the question to the comparison.
-//! - `books`: kubelet's checkpoint, read only. `agent/registrar` learns from it the containers
+//! - `checkpoint`: kubelet's checkpoint, read only. `agent/registrar` learns from it the containers
 //!   that kubelet has served, says so on the pod, and tells `isolate` the owner of each *seat*
 //!   (folder, limits and account).
 //! - `nri`: the runtime says which container it is. Allocate gets a gate that keeps the container
@@ -44,15 +44,15 @@
 
 mod agent;
 pub mod allocate;
-mod books;
-mod care;
-mod caring;
+mod card_allocator;
 mod cdi;
+mod checkpoint;
 pub mod discover;
-mod hand_over;
 mod health;
 pub mod isolate;
 mod kind;
+mod lifecycle;
+mod lifecycle_manager;
 mod node_events;
 mod nri;
 pub mod plugin;
@@ -60,7 +60,7 @@ mod pods;
 pub mod publish;
 mod top;
 
-pub use books::Books;
+pub use checkpoint::KubeletCheckpoint;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU8;

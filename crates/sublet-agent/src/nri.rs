@@ -31,12 +31,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use crate::allocate::{HandOver, Site, decide_for};
-use crate::caring::Caring;
+use crate::allocate::{AllocationResponse, Site, decide_for};
 use crate::cdi::Cdi;
 use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
 use crate::isolate::supervisor::{IsolationWatch, state_for};
+use crate::lifecycle_manager::LifecycleManager;
 use crate::pods::{PodList, WatchedPods};
 
 /// The plugin's name, as the scheduler writes it on pods ([`keys::REQUIRED_PLUGINS`]).
@@ -111,7 +111,7 @@ pub(crate) struct RuntimePlugin {
     pub(crate) pods: Arc<WatchedPods>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     pub(crate) isolation: IsolationWatch,
-    pub(crate) caring: Arc<Caring>,
+    pub(crate) lifecycles: Arc<LifecycleManager>,
     pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) created: Created,
     /// Told of containers that have their devices: it is to be written on their pods.
@@ -196,7 +196,7 @@ impl RuntimePlugin {
         uid: &str,
         container: &str,
         patience: Duration,
-    ) -> Result<(HandOver, Injection), String> {
+    ) -> Result<(AllocationResponse, Injection), String> {
         if !self.knows_its_node() {
             return Err("the agent has not read its node yet; kubelet will try again".to_owned());
         }
@@ -215,7 +215,10 @@ impl RuntimePlugin {
         }
         let who = [handed.uid.clone()];
         let cards = handed.card_names();
-        let ready = self.caring.ready(&cards, &who, Some(pods), patience).await;
+        let ready = self
+            .lifecycles
+            .ready(&cards, &who, Some(pods), patience)
+            .await;
         ready.map_err(|status| status.message().to_owned())?;
         let injected = state.admit(&handed).map_err(cannot)?;
         Ok((handed, injected))
@@ -300,7 +303,11 @@ impl sublet_nri::NriPlugin for RuntimePlugin {
 }
 
 /// The answer in the runtime's words. It opens the gate.
-fn adjustment(handed: HandOver, injected: Injection, devices: Vec<String>) -> ContainerAdjustment {
+fn adjustment(
+    handed: AllocationResponse,
+    injected: Injection,
+    devices: Vec<String>,
+) -> ContainerAdjustment {
     let environment = handed.environment.into_iter().chain(injected.environment);
     let open = sublet_nri::Mount {
         // A minus in front: take it away.

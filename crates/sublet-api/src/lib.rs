@@ -10,8 +10,8 @@
 //! and allocations as `aliyun`, `nvidia`, `sublet`, `hami`, `koordinator`, `kubeshare`, `kai` and
 //! `sharepod` write them), `node` (facts of a node), `inventory`, `handed`, `measured` and
 //! `allocation` (our annotations), `budget` (disruption budgets), `quota` (resource quotas),
-//! `elastic_quota` (quotas in a tree), `quota_index` (which one a pod counts for), `quota_totals`
-//! (what each tree has), `quota_books` (sound trees, and what each quota has, asks and may use),
+//! `elastic_quota` (quotas in a tree), `quota_index` (which one a pod counts for), `tree_totals`
+//! (what each tree has), `quota_totals` (sound trees, and what each quota has, asks and may use),
 //! `group` (what starts together: gangs and jobs of all kinds, made into the queue's groups; whom
 //! the queue looks after), `workload` (the pods that Deployments and the like will have),
 //! `flavor` (flavors, and that no claim has one), `gang_plan` (where members of groups go, and
@@ -41,11 +41,11 @@ mod pod;
 mod preempting;
 mod quantity;
 mod quota;
-mod quota_books;
 mod quota_index;
 mod quota_totals;
 mod share_pod;
 pub mod stock;
+mod tree_totals;
 mod workload;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
@@ -72,11 +72,11 @@ pub use preempting::{
 };
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
-pub use quota_books::{
-    QuotaBooks, QuotaDemand, QuotaFigures, QuotaGround, QuotaTrouble, largest_card, no_total,
+pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
+pub use quota_totals::{
+    QuotaDemand, QuotaFigures, QuotaGround, QuotaTotals, QuotaTrouble, largest_card, no_total,
     quota_figures, sound_tree,
 };
-pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
-pub use quota_totals::{NoTotal, tree_totals};
 pub use share_pod::SharePod;
+pub use tree_totals::{NoTotal, tree_totals};
 pub use workload::{Workload, WorkloadRole, is_workload, read_workload};

@@ -1,147 +1,391 @@
-//! Total that each tree of quotas can divide.
+//! The books of elastic quotas: their trees, the total of each tree, and the usage, request and
+//! entitlement of each quota. The controller and the commands that show a queue read the same
+//! books.
 //!
-//! A tree has the total that its quotas give (`total-resource`). The cluster's own tree has the
-//! rest of the nodes' resources. Koordinator does the same: `handlerQuotaWhenRoot` of
-//! `pkg/scheduler/plugins/elasticquota/quota_handler.go` gives a tree its total and takes it from
-//! the default tree, unless `ignore-default-tree` forbids it. Resources used by pods of the default
-//! and the system quota are not divided (`updateClusterTotalResourceNoLock` of v1.7.0).
+//! A bad quota affects only itself: it is mended, and a message describes the change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-use sublet_queue::{Amounts, TreeTotals};
+use sublet_model::{MiB, Unit};
+use sublet_plan::Engine;
+use sublet_queue::{Amounts, MinScaling, Quota, QuotaTree, TreeError, TreeTotals};
 
-use crate::elastic_quota::{QuotaFacts, QuotaScope};
+use crate::elastic_quota::{ElasticQuota, QuotaFacts, QuotaScope};
+use crate::group::{QueuedGroup, member_shape};
 use crate::keys;
-use crate::quota_index::DEFAULT_QUOTA;
+use crate::object::Pod;
+use crate::quota_index::{DEFAULT_QUOTA, QuotaIndex, elastic_quotas};
+use crate::tree_totals::{NoTotal, tree_totals};
 
-/// A tree without a known total.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "tree {0}: nothing says what there is to divide: add the annotation {key} to its quota at the top",
-    key = keys::QUOTA_TOTAL
-)]
-pub struct NoTotal(pub Arc<str>);
-
-/// Total of each tree; a tree without a known total is left out. `nodes`: sum of all nodes, if
-/// there are any. `used`: usage of a quota's pods.
-pub fn tree_totals(
-    quotas: &[QuotaFacts],
-    nodes: Option<&Amounts>,
-    used: impl Fn(&str) -> Amounts,
-) -> TreeTotals {
-    let mut totals = TreeTotals::new();
-    let mut keep_apart: BTreeSet<&Arc<str>> = BTreeSet::new();
-    let mut outside: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    // Pods of no quota at all are counted against the cluster's own tree.
-    outside.entry("").or_default().insert(DEFAULT_QUOTA);
-    for facts in quotas {
-        let tree = &facts.quota.tree;
-        if let Some(total) = &facts.total {
-            let sum = totals.entry(tree.clone()).or_default();
-            for (resource, amount) in total {
-                let sum: &mut u64 = sum.entry(resource.clone()).or_default();
-                *sum = sum.saturating_add(*amount);
-            }
-        }
-        if !facts.takes_from_default {
-            keep_apart.insert(tree);
-        }
-        if facts.scope == QuotaScope::Outside {
-            let names = outside.entry(&**tree).or_default();
-            names.insert(&*facts.quota.name);
-        }
-    }
-    if let Some(nodes) = nodes.filter(|_| !totals.contains_key("")) {
-        let mut own = nodes.clone();
-        for (_, total) in totals.iter().filter(|(tree, _)| !keep_apart.contains(tree)) {
-            take(&mut own, total);
-        }
-        totals.insert("".into(), own);
-    }
-    for (tree, total) in &mut totals {
-        for name in outside.get(&**tree).into_iter().flatten() {
-            take(total, &used(name));
-        }
-    }
-    totals
+/// Quotas, and the totals that are divided among them.
+#[derive(Debug)]
+pub struct QuotaTotals {
+    /// Index of the quota of each pod and job.
+    pub index: QuotaIndex,
+    /// Facts of the quotas, by name.
+    pub facts: BTreeMap<Arc<str>, QuotaFacts>,
+    /// All trees, and the quota of pods that belong to none.
+    pub tree: QuotaTree,
+    /// Total of each tree. A tree without a known total is left out.
+    pub totals: TreeTotals,
+    /// Faults of quotas, by name.
+    pub troubles: BTreeMap<Arc<str>, QuotaTrouble>,
 }
 
-/// Subtracts amounts, down to zero.
-fn take(from: &mut Amounts, amounts: &Amounts) {
-    for (resource, amount) in amounts {
-        if let Some(left) = from.get_mut(resource) {
-            *left = left.saturating_sub(*amount);
+/// Fault of a quota, and its treatment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaTrouble {
+    /// Path of the field.
+    pub field: String,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for QuotaTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
+
+/// Nodes and pods, as far as quotas have to know them.
+#[derive(Clone, Copy)]
+pub struct QuotaGround<'a> {
+    /// The cards of all nodes.
+    pub engine: &'a Engine,
+    /// Resources of all nodes that pods can have, without cards; `None` if no node is known.
+    pub nodes: Option<&'a Amounts>,
+    /// Pods that have a node and hold their requested resources.
+    pub pods: &'a [&'a Pod],
+    /// Unit of `aliyun.com/gpu-mem`.
+    pub unit: Unit,
+}
+
+/// Requests and usage of each quota's own pods, by quota name.
+#[derive(Debug, Clone, Default)]
+pub struct QuotaDemand {
+    asked: BTreeMap<Arc<str>, Amounts>,
+    used: BTreeMap<Arc<str>, Amounts>,
+}
+
+/// Usage, request and entitlement of a quota, by resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QuotaFigures {
+    /// Usage of its pods, and of pods in quotas below it.
+    pub used: Amounts,
+    /// Its request, for the resources that concern it.
+    pub request: Amounts,
+    /// Amount that it may use now, for the same resources.
+    pub runtime: Amounts,
+}
+
+/// The memory of the largest card, which a whole card counts with.
+#[must_use]
+pub fn largest_card(engine: &Engine) -> MiB {
+    let facts = engine.ledger().books().filter_map(|(_, book)| book.facts());
+    let cards = facts.flat_map(|facts| facts.inventory.gpus());
+    cards.map(|gpu| gpu.memory).max().unwrap_or(MiB::ZERO)
+}
+
+impl QuotaTotals {
+    /// Makes the books of these quotas.
+    pub fn of<'a>(
+        quotas: impl Iterator<Item = &'a ElasticQuota> + Clone,
+        ground: QuotaGround<'_>,
+    ) -> QuotaTotals {
+        let mut troubles = BTreeMap::new();
+        let mut facts: Vec<QuotaFacts> = Vec::new();
+        let read = elastic_quotas(quotas.clone());
+        for (quota, read) in quotas.zip(read) {
+            match read {
+                Ok(read) => facts.push(read),
+                Err(error) => {
+                    let name = Arc::from(quota.metadata.name.as_str());
+                    let field = error.field().to_owned();
+                    let what = error.to_string();
+                    troubles.insert(name, QuotaTrouble { field, what });
+                }
+            }
         }
+        let index = QuotaIndex::new(&facts);
+        let totals = ground.totals(&facts, &index);
+        let members = facts.iter();
+        let members = members.filter(|facts| facts.scope == QuotaScope::Tree);
+        for quota in members.clone().map(|facts| &facts.quota) {
+            if quota.parent.is_none() && !totals.contains_key(&quota.tree) {
+                let trouble = no_total(&quota.tree);
+                troubles.insert(quota.name.clone(), trouble);
+            }
+        }
+        let members = members.map(|facts| facts.quota.clone());
+        // Whoever belongs to no quota is limited by none.
+        let nobodys = Quota {
+            name: DEFAULT_QUOTA.into(),
+            lends: true,
+            ..Quota::default()
+        };
+        let (tree, mended) = sound_tree(members.chain([nobodys]).collect());
+        troubles.extend(mended);
+        let facts = facts.into_iter();
+        QuotaTotals {
+            index,
+            facts: facts.map(|one| (one.quota.name.clone(), one)).collect(),
+            tree,
+            totals,
+            troubles,
+        }
+    }
+
+    /// Usage, request and entitlement of each quota. Usage of a quota includes all quotas below it.
+    #[must_use]
+    pub fn figures(
+        &self,
+        demand: &QuotaDemand,
+        scaling: MinScaling,
+    ) -> BTreeMap<Arc<str>, QuotaFigures> {
+        quota_figures(&self.tree, &self.totals, demand, scaling)
+    }
+}
+
+/// A tree has no known total.
+#[must_use]
+pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
+    let key = keys::QUOTA_TOTAL;
+    QuotaTrouble {
+        field: format!("metadata.annotations[{key}]"),
+        what: match &**tree {
+            "" => format!(
+                "nothing says what there is to divide: add the nodes, or the annotation {key} to the \
+                 quota at the top"
+            ),
+            _ => NoTotal(tree.clone()).to_string(),
+        },
+    }
+}
+
+/// Usage, request and entitlement of each quota of a tree.
+#[must_use]
+pub fn quota_figures(
+    tree: &QuotaTree,
+    totals: &TreeTotals,
+    demand: &QuotaDemand,
+    scaling: MinScaling,
+) -> BTreeMap<Arc<str>, QuotaFigures> {
+    let mut figures: BTreeMap<Arc<str>, QuotaFigures> = BTreeMap::new();
+    for (quota, _) in tree.quotas() {
+        figures.entry(quota.name.clone()).or_default();
+        let Some(used) = demand.used.get(&quota.name) else {
+            continue;
+        };
+        for above in tree.path(&quota.name) {
+            let figures = figures.entry(above.name.clone()).or_default();
+            add(&mut figures.used, used, 1);
+        }
+    }
+    for resource in tree.resources() {
+        let of = |amounts: &Amounts| amounts.get(&resource).copied().unwrap_or(0);
+        let asks = |quota: &str| demand.asked.get(quota).map_or(0, of);
+        for (quota, has) in tree.entitlements(&resource, totals, asks, scaling) {
+            let figures = figures.entry(quota).or_default();
+            figures.request.insert(resource.clone(), has.request);
+            figures.runtime.insert(resource.clone(), has.runtime);
+        }
+    }
+    figures
+}
+
+/// A tree of these quotas, and their faults, by name. A quota whose parent is missing, or that is
+/// above itself, stands at the top. If two have one name, the last is left out.
+#[must_use]
+pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, QuotaTrouble>) {
+    let mut troubles = BTreeMap::new();
+    loop {
+        let error = match QuotaTree::new(quotas.clone()) {
+            Ok(tree) => return (tree, troubles),
+            Err(error) => error,
+        };
+        let (name, field, meanwhile) = match &error {
+            TreeError::TwiceNamed(name) => {
+                let at = quotas.iter().rposition(|quota| quota.name == *name);
+                at.into_iter().for_each(|at| drop(quotas.remove(at)));
+                (name, "metadata.name".to_owned(), "one of them counts")
+            }
+            TreeError::Circle(name)
+            | TreeError::NoParent { quota: name, .. }
+            | TreeError::OtherTree { quota: name, .. } => {
+                let same = quotas.iter_mut().filter(|quota| quota.name == *name);
+                same.for_each(|quota| quota.parent = None);
+                let field = format!("metadata.labels[{}]", keys::QUOTA_PARENT);
+                (name, field, "it stands at the top")
+            }
+        };
+        let what = format!("{error}; {meanwhile} meanwhile");
+        troubles.insert(name.clone(), QuotaTrouble { field, what });
+    }
+}
+
+impl QuotaGround<'_> {
+    /// Total of each tree: the totals that its quotas give. The cluster's own tree has the sum of
+    /// all nodes, less the totals of other trees.
+    fn totals(&self, facts: &[QuotaFacts], index: &QuotaIndex) -> TreeTotals {
+        let nodes = self.nodes.map(|nodes| self.with_cards(nodes));
+        let card = largest_card(self.engine);
+        let outside = facts
+            .iter()
+            .filter(|facts| facts.scope == QuotaScope::Outside);
+        let outside = outside.map(|facts| &*facts.quota.name);
+        let mut used: BTreeMap<&str, Amounts> = outside
+            .chain([DEFAULT_QUOTA])
+            .map(|name| (name, Amounts::new()))
+            .collect();
+        for pod in self.pods {
+            if let Some(used) = used.get_mut(&*index.of_pod(pod).quota) {
+                // Nothing where what it takes cannot be read.
+                let shape = member_shape(pod, self.unit, card);
+                add(
+                    used,
+                    &shape.map(|shape| shape.amounts).unwrap_or_default(),
+                    1,
+                );
+            }
+        }
+        tree_totals(facts, nodes.as_ref(), |quota| {
+            used.get(quota).cloned().unwrap_or_default()
+        })
+    }
+
+    fn with_cards(&self, nodes: &Amounts) -> Amounts {
+        let (mut cards, mut memory) = (0u64, 0u64);
+        for (_, book) in self.engine.ledger().books() {
+            let gpus = book.facts().map(|facts| facts.inventory.gpus());
+            for gpu in gpus.into_iter().flatten() {
+                cards += 1;
+                memory = memory.saturating_add(gpu.memory.get() << 20);
+            }
+        }
+        let mut nodes = nodes.clone();
+        // Whatever a node's status says of them by the same names: devices there are counted in parts.
+        nodes.insert(keys::GPU.into(), cards);
+        nodes.insert(keys::GPU_MEMORY.into(), memory);
+        nodes.insert(keys::GPU_COMPUTE.into(), 100 * cards);
+        nodes
+    }
+}
+
+impl QuotaDemand {
+    /// Sums up the demand of groups. `counts`: does a group's request beyond its usage count?
+    #[must_use]
+    pub fn of_groups<'a>(
+        groups: impl IntoIterator<Item = &'a QueuedGroup>,
+        counts: impl Fn(&QueuedGroup) -> bool,
+    ) -> QuotaDemand {
+        let mut demand = QuotaDemand::default();
+        for queued in groups {
+            let counts = counts(queued);
+            let group = &queued.group;
+            for role in group.roles() {
+                let has = role.members.len() as u64;
+                let asks = match counts {
+                    true => u64::from(role.replicas).max(has),
+                    false => has,
+                };
+                demand.ask(&group.quota, &role.pod.amounts, asks);
+                demand.have(&group.quota, &role.pod.amounts, has);
+            }
+        }
+        demand
+    }
+
+    /// So many pods of a quota ask that.
+    pub fn ask(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        add(self.asked.entry(quota.clone()).or_default(), amounts, times);
+    }
+
+    /// So many have it.
+    pub fn have(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
+        add(self.used.entry(quota.clone()).or_default(), amounts, times);
+    }
+
+    /// Usage of a quota's own pods, without quotas below it.
+    #[must_use]
+    pub fn used(&self, quota: &str) -> Amounts {
+        self.used.get(quota).cloned().unwrap_or_default()
+    }
+}
+
+/// Adds an amount several times; sums saturate.
+fn add(to: &mut Amounts, amounts: &Amounts, times: u64) {
+    for (resource, amount) in amounts {
+        let sum = to.entry(resource.clone()).or_default();
+        *sum = sum.saturating_add(amount.saturating_mul(times));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elastic_quota::ElasticQuota;
 
-    fn amounts(cpu: u64) -> Amounts {
-        [(Arc::from("cpu"), cpu)].into()
-    }
-
-    /// `name tree total flags`: `-` for none; flag `apart` for a tree beside the cluster's own.
-    fn totals(quotas: &[&str], nodes: Option<u64>) -> Vec<(String, u64)> {
+    /// `name parent tree`: `-` for none.
+    fn mended(lines: &[&str]) -> (Vec<String>, Vec<String>) {
         let quota = |line: &&str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let [name, tree, total, flags] = words[..] else {
-                panic!("four words: {line}")
+            let [name, parent, tree] = words[..] else {
+                panic!("three words: {line}")
             };
-            let mut quota = ElasticQuota::default();
-            let meta = &mut quota.metadata;
-            meta.name = name.to_owned();
-            if tree != "-" {
-                meta.labels.insert(keys::QUOTA_TREE.into(), tree.into());
+            let said = |word: &str| if word == "-" { "" } else { word }.to_owned();
+            Quota {
+                name: name.into(),
+                parent: Some(said(parent).into()).filter(|parent: &Arc<str>| !parent.is_empty()),
+                tree: said(tree).into(),
+                ..Quota::default()
             }
-            if total != "-" {
-                let text = format!("{{\"cpu\": \"{total}m\"}}");
-                meta.annotations.insert(keys::QUOTA_TOTAL.into(), text);
-            }
-            let apart = (flags == "apart").to_string();
-            meta.labels.insert(keys::QUOTA_IGNORE_DEFAULT.into(), apart);
-            quota.facts().unwrap()
         };
-        let facts: Vec<QuotaFacts> = quotas.iter().map(quota).collect();
-        let used = |name: &str| match name {
-            DEFAULT_QUOTA => amounts(5),
-            "koordinator-system-quota" => amounts(2),
-            _ => amounts(1_000),
-        };
-        let nodes = nodes.map(amounts);
-        let all = tree_totals(&facts, nodes.as_ref(), used);
-        let all = all.into_iter();
-        all.map(|(tree, total)| (tree.to_string(), total["cpu"]))
-            .collect()
+        let (tree, troubles) = sound_tree(lines.iter().map(quota).collect());
+        let stands =
+            |(quota, depth): (&Quota, usize)| format!("{}{}", "  ".repeat(depth), quota.name);
+        let told = troubles.iter().map(|(name, trouble)| {
+            let what = trouble.what.strip_suffix(" meanwhile");
+            format!("{name} {}: {}", trouble.field, what.unwrap_or("?"))
+        });
+        (tree.quotas().map(stands).collect(), told.collect())
     }
 
     #[test]
-    fn the_clusters_own_tree_has_what_the_others_leave() {
-        let is = |quotas: &[&str], nodes, expected: &[(&str, u64)]| {
-            let expected: Vec<(String, u64)> = expected
-                .iter()
-                .map(|(tree, total)| ((*tree).to_owned(), *total))
-                .collect();
-            assert_eq!(totals(quotas, nodes), expected, "{quotas:?}");
+    fn a_bad_quota_costs_only_itself_and_is_told() {
+        let parent = "metadata.labels[quota.scheduling.koordinator.sh/parent]";
+        let is = |lines: &[&str], stand: &[&str], told: &[String]| {
+            assert_eq!(
+                mended(lines),
+                (stand.iter().map(|&s| s.to_owned()).collect(), told.to_vec())
+            );
         };
-        is(&[], Some(100), &[("", 95)]);
-        is(&[], None, &[]);
-        is(&["a - - -"], Some(3), &[("", 0)]);
-        is(&["a - 60 -"], Some(100), &[("", 55)]);
-        is(&["koordinator-system-quota - - -"], Some(100), &[("", 93)]);
-        let of_tree = ["r t 30 -", "c t - -", "d u - -"];
-        is(&of_tree, Some(100), &[("", 65), ("t", 30)]);
-        is(&of_tree, None, &[("t", 30)]);
+        is(&["a - -", "b a -"], &["a", "  b"], &[]);
         is(
-            &["r t 30 apart", "s v 10 -"],
-            Some(100),
-            &[("", 85), ("t", 30), ("v", 10)],
+            &["a gone -", "b a -", "c - -"],
+            &["a", "  b", "c"],
+            &[format!(
+                "a {parent}: quota a has the parent gone, which is not there; it stands at the top"
+            )],
         );
-        // One root for each pool of nodes.
-        is(&["r t 30 -", "s t 20 -"], Some(40), &[("", 0), ("t", 50)]);
+        is(
+            &["a b -", "b a -", "c a -"],
+            &["a", "  b", "  c"],
+            &[format!(
+                "a {parent}: quota a is its own parent, directly or through others; it stands at the top"
+            )],
+        );
+        is(
+            &["a - t", "b a u"],
+            &["a", "b"],
+            &[format!(
+                "b {parent}: quota b is not of the tree of its parent a; it stands at the top"
+            )],
+        );
+        is(
+            &["a - -", "b a -", "b - -"],
+            &["a", "  b"],
+            &["b metadata.name: there are two quotas b; one of them counts".to_owned()],
+        );
     }
 }

@@ -20,9 +20,9 @@
 //!   `driver` (where the real one is), `mounts`, `signals`, `memory_hint` (the last line after
 //!   out of memory). `job_connection` keeps the job through restarts of the arbiter.
 //! - `queue/`: the waiting jobs, their order, and the events that would start them: `line` on
-//!   this machine; of a cluster, `live` reads its objects, `outlook` makes groups and asks the
+//!   this machine; of a cluster, `live` reads its objects, `forecast` makes groups and asks the
 //!   queue's engine once, `print` shows it. `explain job` and `plan --queue` are the same answer.
-//!   Groups and quotas are made as in the controller: by `queued_groups` and `QuotaBooks` of
+//!   Groups and quotas are made as in the controller: by `queued_groups` and `QuotaTotals` of
 //!   `sublet-api`.
 //! - `ps`, `top/`, `limit`: `jobs` makes the cells of all their tables. In `top/`, `keys` and
 //!   `screen` are pure, and `live` owns the terminal; `node` asks the agent of a cluster's node.

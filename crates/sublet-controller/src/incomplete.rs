@@ -70,7 +70,7 @@ pub(crate) struct IncompleteCaches {
 
 /// The view of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum IncompleteSight {
+pub(crate) enum IncompleteSnapshot {
     /// It lacks nothing, or is none of ours.
     Complete,
     /// Nobody can say: no webhook answers, or the API server did not.
@@ -102,7 +102,7 @@ pub(crate) struct Remaker {
 impl Control for IncompletePods {
     type Object = PodWire;
     type Caches = IncompleteCaches;
-    type Sight = IncompleteSight;
+    type Snapshot = IncompleteSnapshot;
 
     const NAME: &'static str = "sublet-incomplete-pods";
 
@@ -120,22 +120,22 @@ impl Control for IncompletePods {
         (controller, caches)
     }
 
-    async fn see(&self, caches: &IncompleteCaches, pod: &PodWire) -> IncompleteSight {
+    async fn see(&self, caches: &IncompleteCaches, pod: &PodWire) -> IncompleteSnapshot {
         let pod = &pod.object;
         let namespace = pod.metadata.namespace.as_str();
         let is_system = SYSTEM_NAMESPACES.contains(&namespace) || namespace == self.namespace;
         // The scheduler has the first word: a node may take the pod as it is.
         if is_system || !is_unschedulable(pod) || pod.metadata.deletion_timestamp.is_some() {
-            return IncompleteSight::Complete;
+            return IncompleteSnapshot::Complete;
         }
         let labels = self.known.labels_of(namespace).await;
         let field = match self.lacks(pod, &labels) {
             Ok(Some(field)) => field,
-            Ok(None) => return IncompleteSight::Complete,
-            Err(_) => return IncompleteSight::Unknown,
+            Ok(None) => return IncompleteSnapshot::Complete,
+            Err(_) => return IncompleteSnapshot::Unknown,
         };
         if self.certificate.borrow().is_none() {
-            return IncompleteSight::Unknown;
+            return IncompleteSnapshot::Unknown;
         }
         let owner = pod.metadata.controller().filter(|owner| remakes(owner));
         let owner = match owner {
@@ -144,27 +144,27 @@ impl Control for IncompletePods {
                 Ok(remaker) => Some(remaker),
                 Err(error) => {
                     tracing::warn!(%error, "an incomplete pod is looked at again later");
-                    return IncompleteSight::Unknown;
+                    return IncompleteSnapshot::Unknown;
                 }
             },
         };
-        IncompleteSight::Lacks {
+        IncompleteSnapshot::Lacks {
             field,
             begun: caches.begun,
             owner,
         }
     }
 
-    fn decide(&self, pod: &PodWire, sight: &IncompleteSight, now: Timestamp) -> Decision {
+    fn decide(&self, pod: &PodWire, sight: &IncompleteSnapshot, now: Timestamp) -> Decision {
         let pod = &pod.object;
         let later = |again| Decision {
             writes: Vec::new(),
             again: Some(again),
         };
         let (field, begun, owner) = match sight {
-            IncompleteSight::Complete => return Decision::default(),
-            IncompleteSight::Unknown => return later(SETTLE),
-            IncompleteSight::Lacks {
+            IncompleteSnapshot::Complete => return Decision::default(),
+            IncompleteSnapshot::Unknown => return later(SETTLE),
+            IncompleteSnapshot::Lacks {
                 field,
                 begun,
                 owner,

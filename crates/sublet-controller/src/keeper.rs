@@ -79,15 +79,15 @@ fn named(name: &str) -> watcher::Config {
 
 /// The view of the Secret.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SecretSight {
+pub(crate) struct SecretSnapshot {
     /// The Secret to write to, or the reason why nothing can be written.
     pub(crate) room: Result<Box<ObjectMeta>, NoRoom>,
     /// The Secret's content, if it can be read and served.
     pub(crate) stored: Option<Box<Stored>>,
 }
 
-impl SecretSight {
-    fn of(secret: Option<&Secret>) -> SecretSight {
+impl SecretSnapshot {
+    fn of(secret: Option<&Secret>) -> SecretSnapshot {
         let room = room_in(secret);
         let room = room.inspect_err(|error| tracing::error!(%error, "no certificate is stored"));
         let filled = secret.filter(|secret| !is_empty(secret));
@@ -98,7 +98,7 @@ impl SecretSight {
             );
             stored.ok()
         });
-        SecretSight {
+        SecretSnapshot {
             room: room.cloned().map(Box::new),
             stored: stored.map(Box::new),
         }
@@ -111,9 +111,9 @@ const NO_ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 /// Data for a decision about certificates.
 #[derive(Debug)]
-pub(crate) struct CertificateSight {
+pub(crate) struct CertificateSnapshot {
     /// The Secret.
-    pub(crate) secret: SecretSight,
+    pub(crate) secret: SecretSnapshot,
     /// The configuration for Bindings, if there is one.
     pub(crate) bindings: Option<Arc<ValidatingWebhookConfiguration>>,
     /// A new credential; `None` where no configuration names a host.
@@ -143,7 +143,7 @@ fn reasons<K>(
 impl Control for CertificateKeeper {
     type Object = MutatingWebhookConfiguration;
     type Caches = CertificateCaches;
-    type Sight = CertificateSight;
+    type Snapshot = CertificateSnapshot;
 
     const NAME: &'static str = "sublet-certificates";
 
@@ -168,18 +168,18 @@ impl Control for CertificateKeeper {
         &self,
         caches: &CertificateCaches,
         configuration: &MutatingWebhookConfiguration,
-    ) -> CertificateSight {
+    ) -> CertificateSnapshot {
         let CertificateCaches { secrets, bindings } = caches;
         // They fail only if the watch is gone, and then so is this.
         let _ready = secrets.wait_until_ready().await;
         let _ready = bindings.wait_until_ready().await;
         let bindings = bindings.get(&ObjectRef::new(&self.binding_configuration));
         let place = ObjectRef::new(&self.secret).within(&self.namespace);
-        let secret = SecretSight::of(secrets.get(&place).as_deref());
+        let secret = SecretSnapshot::of(secrets.get(&place).as_deref());
         let names = names_of(called(configuration, bindings.as_deref()));
         let fresh = Credential::make(&names, Timestamp::now(), self.validity);
         let fresh = fresh.inspect_err(|error| tracing::error!(%error, ?names, "no certificate"));
-        CertificateSight {
+        CertificateSnapshot {
             secret,
             bindings,
             fresh: fresh.ok().filter(|_| !names.is_empty()),
@@ -189,13 +189,13 @@ impl Control for CertificateKeeper {
     fn decide(
         &self,
         configuration: &MutatingWebhookConfiguration,
-        sight: &CertificateSight,
+        sight: &CertificateSnapshot,
         now: Timestamp,
     ) -> Decision {
         let Some(fresh) = &sight.fresh else {
             return Decision::default();
         };
-        let SecretSight { room, stored } = &sight.secret;
+        let SecretSnapshot { room, stored } = &sight.secret;
         let stored = stored.as_deref();
         let bindings = sight.bindings.as_deref();
         let believing = |bundle: &str| {

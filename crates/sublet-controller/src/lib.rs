@@ -19,10 +19,10 @@
 //! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status. `event`:
 //!   the controllers' events.
 //! - `queue/`: the job queue. Its decision is about the whole cluster, so it has a loop of its
-//!   own: `seen` and `watching` (the objects), `round` (one look: groups, the engine's decision,
-//!   plans), `steps` (the protocol's words as writes), `told` (status, events), `memory` (state
-//!   of one leadership), `teller` (writes status and events, beside the decisions). Only
-//!   `watching`, `teller` and `mod` do I/O. `pace` holds its writes to a rate. `quotas`: may a
+//!   own: `watched_state` and `watching` (the objects), `round` (one look: groups, the engine's decision,
+//!   plans), `steps` (the protocol's words as writes), `report` (status, events), `memory` (state
+//!   of one leadership), `reporter` (writes status and events, beside the decisions). Only
+//!   `watching`, `reporter` and `mod` do I/O. `pace` holds its writes to a rate. `quotas`: may a
 //!   quota be as it is, beside the others?
 //! - `keeper`: the controller of the webhook's certificates, with one Secret and the bundle in
 //!   both webhook configurations. `hosts` reads from those the addresses of webhooks.
@@ -88,7 +88,7 @@ use preemptor::Preemptor;
 use queue::{QueueKeeper, keep_queue};
 use share_pods::SharePodKeeper;
 use shell::{PAUSES, govern};
-use webhook::Desk;
+use webhook::WebhookState;
 
 /// The Lease and the Secret, in the namespace of the controller.
 const LEASE: &str = "sublet-controller";
@@ -226,7 +226,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let lease = ObjectAddress::of::<Lease>(Some(&args.namespace), LEASE);
     let address = args.listen;
     let (rules, binding_rules) = rules(args);
-    let desk = Arc::new(Desk {
+    let state = Arc::new(WebhookState {
         rules,
         binding_rules,
         client: client.clone(),
@@ -236,7 +236,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         registry,
     });
     let door = Door::new(health, Limits::PAGES, &metrics.refused);
-    let page = webhook::health_router(desk.clone());
+    let page = webhook::health_router(state.clone());
     let serving = door.serve(page, ENDING, std::future::pending());
     vital.start("the listener for health", serving);
 
@@ -258,7 +258,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 
     let door = Door::new(calls, CALLS, &metrics.refused).with_tls(certificate_known);
     tracing::info!(%address, "listening");
-    let serving = door.serve(webhook::router(desk), ENDING, stopped());
+    let serving = door.serve(webhook::router(state), ENDING, stopped());
     // If a vital task ends the Lease is not given back: others may still write.
     vigil.beside(serving).await??;
     // In this order: nobody writes any more when the Lease is given back.

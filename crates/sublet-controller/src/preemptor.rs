@@ -25,7 +25,7 @@ use sublet_api::{Preempting, Victim, is_unschedulable, keys, preempting_to_json,
 use sublet_client::{Act, ObjectAddress, PodWire, Write};
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, NoRescue, Policy};
-use sublet_scheduler::{Onlooker, Outlook};
+use sublet_scheduler::{PreemptionVerdict, ReadReplica};
 use sublet_tasks::Vital;
 
 use crate::event::event;
@@ -60,48 +60,49 @@ impl Preemptor {
 
 impl Control for Preemptor {
     type Object = PodWire;
-    type Caches = Onlooker;
+    type Caches = ReadReplica;
     /// `None`: the pod is none of its business.
-    type Sight = Option<Outlook>;
+    type Snapshot = Option<PreemptionVerdict>;
 
     const NAME: &'static str = "sublet-preemptor";
 
-    fn watch(&self, client: &Client) -> (Controller<PodWire>, Onlooker) {
+    fn watch(&self, client: &Client) -> (Controller<PodWire>, ReadReplica) {
         let pods = Api::all_with(client.clone(), &());
         let waiting = watcher::Config::default().fields("spec.nodeName=");
         let options = EngineOptions {
             unit: self.unit,
             ..EngineOptions::of(Policy::binpack())
         };
-        let onlooker = Onlooker::begin(client.clone(), options, self.queue, &self.vital, None);
-        (Controller::new(pods, waiting), onlooker)
+        let read_replica =
+            ReadReplica::begin(client.clone(), options, self.queue, &self.vital, None);
+        (Controller::new(pods, waiting), read_replica)
     }
 
-    async fn see(&self, onlooker: &Onlooker, pod: &PodWire) -> Option<Outlook> {
+    async fn see(&self, read_replica: &ReadReplica, pod: &PodWire) -> Option<PreemptionVerdict> {
         if !self.concerns(&pod.object) {
             return None;
         }
-        onlooker.ready().await;
-        Some(onlooker.outlook(&pod.object))
+        read_replica.ready().await;
+        Some(read_replica.outlook(&pod.object))
     }
 
-    fn decide(&self, pod: &PodWire, sight: &Option<Outlook>, now: Timestamp) -> Decision {
+    fn decide(&self, pod: &PodWire, sight: &Option<PreemptionVerdict>, now: Timestamp) -> Decision {
         let pod = &pod.object;
         match sight {
-            None | Some(Outlook::Unknown) => Decision::default(),
-            Some(Outlook::No(no)) => Decision {
+            None | Some(PreemptionVerdict::Unknown) => Decision::default(),
+            Some(PreemptionVerdict::No(no)) => Decision {
                 writes: match no {
                     NoRescue::Guarded => vec![blocked(pod, now)],
                     NoRescue::RoomComes | NoRescue::NobodyHelps => Vec::new(),
                 },
                 again: Some(AGAIN),
             },
-            Some(Outlook::Possible(decided)) => Decision {
+            Some(PreemptionVerdict::Possible(decided)) => Decision {
                 writes: vec![noted(pod, decided)],
                 again: None,
             },
-            Some(Outlook::Decided(_, left)) if left.is_empty() => Decision::default(),
-            Some(Outlook::Decided(decided, left)) => {
+            Some(PreemptionVerdict::Decided(_, left)) if left.is_empty() => Decision::default(),
+            Some(PreemptionVerdict::Decided(decided, left)) => {
                 let told = left
                     .iter()
                     .map(|victim| preempted(pod, decided, victim, now));
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn it_is_noted_who_goes_before_anybody_does() {
         let (pod, now) = (waiting(|_| ()), Timestamp::now());
-        let possible = Some(Outlook::Possible(decided()));
+        let possible = Some(PreemptionVerdict::Possible(decided()));
         let decision = preemptor().decide(&pod, &possible, now);
         let [
             Write {
@@ -270,7 +271,7 @@ mod tests {
     fn who_is_left_is_told_and_evicted_and_then_the_node_is_nominated() {
         let (pod, now) = (waiting(|_| ()), Timestamp::now());
         let left = decided().victims[1..].to_vec();
-        let sight = Some(Outlook::Decided(decided(), left));
+        let sight = Some(PreemptionVerdict::Decided(decided(), left));
         let decision = preemptor().decide(&pod, &sight, now);
         let [told, evicted, nominated] = &decision.writes[..] else {
             panic!("{decision:?}")
@@ -283,14 +284,14 @@ mod tests {
             panic!("{nominated:?}")
         };
         assert_eq!(status["status"]["nominatedNodeName"], "n1");
-        let done = Some(Outlook::Decided(decided(), Vec::new()));
+        let done = Some(PreemptionVerdict::Decided(decided(), Vec::new()));
         assert_eq!(preemptor().decide(&pod, &done, now), Decision::default());
     }
 
     #[test]
     fn a_budget_in_the_way_is_told_on_the_pod() {
         let (pod, now) = (waiting(|_| ()), Timestamp::now());
-        let decide = |no| preemptor().decide(&pod, &Some(Outlook::No(no)), now);
+        let decide = |no| preemptor().decide(&pod, &Some(PreemptionVerdict::No(no)), now);
         let [event] = &decide(NoRescue::Guarded).writes[..] else {
             panic!("no event")
         };

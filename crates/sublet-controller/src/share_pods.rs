@@ -209,7 +209,7 @@ pub(crate) struct SharePodKeeper {
 
 /// Data for a decision about a SharePod.
 #[derive(Debug)]
-pub(crate) struct SharePodSight {
+pub(crate) struct SharePodSnapshot {
     /// The pod of its name, if there is one; or why nobody knows.
     pod: Result<Option<Value>, String>,
     /// The labels of its namespace.
@@ -222,7 +222,7 @@ impl Control for SharePodKeeper {
     /// The pod of a SharePod is read for each decision: a cache may not have the pod of a moment
     /// ago, and it would be made twice.
     type Caches = Client;
-    type Sight = SharePodSight;
+    type Snapshot = SharePodSnapshot;
 
     const NAME: &'static str = "sublet-sharepods";
 
@@ -240,7 +240,7 @@ impl Control for SharePodKeeper {
         (controller, client.clone())
     }
 
-    async fn see(&self, client: &Client, share_pod: &SharePodWire) -> SharePodSight {
+    async fn see(&self, client: &Client, share_pod: &SharePodWire) -> SharePodSnapshot {
         let SharePod { metadata, .. } = &share_pod.object;
         let Meta {
             labels,
@@ -252,14 +252,19 @@ impl Control for SharePodKeeper {
         let asked = asked.map(String::as_str);
         self.known.await_flavor(asked, &labels).await;
         let pod = read_object(client, &pod_address(metadata)).await;
-        SharePodSight {
+        SharePodSnapshot {
             pod: pod.map_err(|error| error.to_string()),
             labels,
             flavors: self.known.flavors.borrow().clone(),
         }
     }
 
-    fn decide(&self, share_pod: &SharePodWire, sight: &SharePodSight, now: Timestamp) -> Decision {
+    fn decide(
+        &self,
+        share_pod: &SharePodWire,
+        sight: &SharePodSnapshot,
+        now: Timestamp,
+    ) -> Decision {
         let share_pod = &share_pod.object;
         let write = |write| Decision {
             writes: vec![write],

@@ -3,7 +3,7 @@
 //! A controller names its watches and the other data of its decisions, and decides. All the rest is
 //! here: it runs on the leader alone, its writes end with the leadership, and a refused write is
 //! tried again with growing pauses. Watches, caches and queues are kube's. The queue, whose
-//! decision is about the whole cluster, has a loop of its own and writes by the same [`Pen`].
+//! decision is about the whole cluster, has a loop of its own and writes by the same [`FencedWriter`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -46,7 +46,7 @@ pub trait Control: Send + Sync + 'static {
     /// Caches of other objects that its decisions look at; new for each leadership.
     type Caches: Send + Sync + 'static;
     /// Data for a decision beside its object, at one moment, chance included.
-    type Sight: Send;
+    type Snapshot: Send;
 
     /// Its name in logs and metrics, and as field manager.
     const NAME: &'static str;
@@ -60,10 +60,10 @@ pub trait Control: Send + Sync + 'static {
         &self,
         caches: &Self::Caches,
         object: &Self::Object,
-    ) -> impl Future<Output = Self::Sight> + Send;
+    ) -> impl Future<Output = Self::Snapshot> + Send;
 
     /// Decides. No clock, I/O or chance of its own: the same arguments give the same decision.
-    fn decide(&self, object: &Self::Object, sight: &Self::Sight, now: Timestamp) -> Decision;
+    fn decide(&self, object: &Self::Object, sight: &Self::Snapshot, now: Timestamp) -> Decision;
 
     /// Returns an event for people about a write that the API server refused, with its words; often
     /// nothing.
@@ -97,7 +97,7 @@ pub async fn govern<C: Control>(
         let tenure = leadership.won().await;
         // All caches are new: what an earlier leader wrote is in the lists they begin with.
         let (watches, caches) = control.watch(&client);
-        let pen = Pen {
+        let writer = FencedWriter {
             name: C::NAME,
             client: client.clone(),
             leadership: leadership.clone(),
@@ -105,22 +105,22 @@ pub async fn govern<C: Control>(
             metrics: metrics.clone(),
             pace: None,
         };
-        let office = Arc::new(Office {
+        let term = Arc::new(LeadershipTerm {
             control: control.clone(),
             caches,
-            pen,
+            writer,
             pauses,
             failures: Mutex::default(),
         });
         let attended = watches
-            .run(Office::attend, Office::pause, office.clone())
+            .run(LeadershipTerm::attend, LeadershipTerm::pause, term.clone())
             .for_each(|outcome| {
                 match outcome {
                     // `pause` has said why.
                     Ok(_) | Err(Error::ReconcilerFailed(..)) => {}
                     Err(Error::ObjectNotFound(gone)) => {
                         let namespace = gone.namespace.clone().unwrap_or_default();
-                        office.failed().remove(&(namespace, gone.name.clone()));
+                        term.failed().remove(&(namespace, gone.name.clone()));
                     }
                     Err(error) => tracing::warn!(controller = C::NAME, %error, "a watch is broken"),
                 }
@@ -134,10 +134,10 @@ pub async fn govern<C: Control>(
 }
 
 /// A controller in one tenure.
-struct Office<C: Control> {
+struct LeadershipTerm<C: Control> {
     control: Arc<C>,
     caches: C::Caches,
-    pen: Pen,
+    writer: FencedWriter,
     pauses: Pauses,
     /// Failures of an object in a row, by namespace and name.
     failures: Mutex<BTreeMap<(String, String), u32>>,
@@ -145,7 +145,7 @@ struct Office<C: Control> {
 
 /// The writer of one tenure; it ends with the tenure.
 #[derive(Clone)]
-pub(crate) struct Pen {
+pub(crate) struct FencedWriter {
     /// The controller's name in logs and metrics, and as field manager.
     pub(crate) name: &'static str,
     pub(crate) client: Client,
@@ -174,7 +174,7 @@ pub(crate) enum Undone {
     Deposed,
 }
 
-impl Pen {
+impl FencedWriter {
     /// Counts a decision.
     pub(crate) fn decided(&self) {
         let controller = self.name;
@@ -229,25 +229,28 @@ impl Pen {
     }
 }
 
-impl<C: Control> Office<C> {
-    async fn attend(object: Arc<C::Object>, office: Arc<Office<C>>) -> Result<Action, Undone> {
-        let control = &office.control;
-        let sight = control.see(&office.caches, &object).await;
+impl<C: Control> LeadershipTerm<C> {
+    async fn attend(
+        object: Arc<C::Object>,
+        term: Arc<LeadershipTerm<C>>,
+    ) -> Result<Action, Undone> {
+        let control = &term.control;
+        let sight = control.see(&term.caches, &object).await;
         let now = Timestamp::now();
         let decision = control.decide(&object, &sight, now);
-        office.pen.decided();
+        term.writer.decided();
         for write in &decision.writes {
-            if let Err(undone) = office.pen.write(write).await {
+            if let Err(undone) = term.writer.write(write).await {
                 if let Undone::Refused { message, .. } = &undone
                     && let Some(told) = control.refused(&object, write, message, now)
                 {
                     // Telling is not what was to be done: what counts is the write.
-                    let _told = office.pen.write(&told).await;
+                    let _told = term.writer.write(&told).await;
                 }
                 return Err(undone);
             }
         }
-        office.failed().remove(&key(&*object));
+        term.failed().remove(&key(&*object));
         Ok(decision
             .again
             .map_or_else(Action::await_change, Action::requeue))
@@ -257,12 +260,12 @@ impl<C: Control> Office<C> {
         clippy::needless_pass_by_value,
         reason = "kube's controller passes them so"
     )]
-    fn pause(object: Arc<C::Object>, error: &Undone, office: Arc<Office<C>>) -> Action {
-        let mut failed = office.failed();
+    fn pause(object: Arc<C::Object>, error: &Undone, term: Arc<LeadershipTerm<C>>) -> Action {
+        let mut failed = term.failed();
         let failures = failed.entry(key(&*object)).or_default();
         *failures = failures.saturating_add(1);
         let chance = Timestamp::now().subsec_nanosecond().unsigned_abs();
-        let pause = office.pauses.scattered(*failures, chance.into());
+        let pause = term.pauses.scattered(*failures, chance.into());
         tracing::warn!(controller = C::NAME, %error, ?pause, "tried again later");
         Action::requeue(pause)
     }

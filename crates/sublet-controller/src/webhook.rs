@@ -37,7 +37,7 @@ use crate::share_pods::pod_of;
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 
 /// State that all calls share.
-pub(crate) struct Desk {
+pub(crate) struct WebhookState {
     pub(crate) rules: AdmissionRules,
     pub(crate) binding_rules: BindingRules,
     pub(crate) client: Client,
@@ -50,7 +50,7 @@ pub(crate) struct Desk {
 }
 
 /// The routes for the API server.
-pub(crate) fn router(desk: Arc<Desk>) -> Router {
+pub(crate) fn router(state: Arc<WebhookState>) -> Router {
     Router::new()
         .route("/admit", post(answer))
         .route("/sharepods", post(answer_share_pod))
@@ -58,22 +58,22 @@ pub(crate) fn router(desk: Arc<Desk>) -> Router {
         .route("/quotas", post(answer_quota))
         // The listener has read the body, and holds it to its limit.
         .layer(DefaultBodyLimit::disable())
-        .with_state(desk)
+        .with_state(state)
 }
 
 /// The routes for kubelet and Prometheus.
-pub(crate) fn health_router(desk: Arc<Desk>) -> Router {
+pub(crate) fn health_router(state: Arc<WebhookState>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .with_state(desk)
+        .with_state(state)
 }
 
-async fn ready(State(desk): State<Arc<Desk>>) -> Response {
-    let missing = if desk.certificate.borrow().is_none() {
+async fn ready(State(state): State<Arc<WebhookState>>) -> Response {
+    let missing = if state.certificate.borrow().is_none() {
         "there is no certificate yet: a leader makes one once the webhook configuration is there"
-    } else if desk.known.namespaces.borrow().is_none() {
+    } else if state.known.namespaces.borrow().is_none() {
         "the namespaces are not known yet"
     } else {
         return "ok".into_response();
@@ -81,12 +81,12 @@ async fn ready(State(desk): State<Arc<Desk>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, missing).into_response()
 }
 
-async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
+async fn metrics(State(state): State<Arc<WebhookState>>) -> Response {
     let content = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content)], print(&desk.registry)).into_response()
+    ([(header::CONTENT_TYPE, content)], print(&state.registry)).into_response()
 }
 
-async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn answer(State(state): State<Arc<WebhookState>>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, response) = match Review::read(&body) {
         Err(error) => (
@@ -94,14 +94,14 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
             (StatusCode::BAD_REQUEST, error).into_response(),
         ),
         Ok(request) => {
-            let labels = desk.known.labels_of(&request.namespace).await;
+            let labels = state.known.labels_of(&request.namespace).await;
             let decided = match sent(&request) {
                 Err(error) => Err(error),
                 Ok(sent) => {
                     let flavor = flavor(&sent.pod.metadata);
-                    desk.known.await_flavor(flavor, &labels).await;
-                    let flavors = desk.known.flavors.borrow();
-                    decide((&request, &sent), &labels, flavors.as_ref(), &desk.rules)
+                    state.known.await_flavor(flavor, &labels).await;
+                    let flavors = state.known.flavors.borrow();
+                    decide((&request, &sent), &labels, flavors.as_ref(), &state.rules)
                 }
             };
             match decided {
@@ -115,17 +115,19 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
             }
         }
     };
-    desk.metrics
+    state
+        .metrics
         .admitted
         .get_or_create(&OutcomeLabel { outcome })
         .inc();
-    desk.metrics
+    state
+        .metrics
         .admissions
         .observe(started.elapsed().as_secs_f64());
     response
 }
 
-async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn answer_share_pod(State(state): State<Arc<WebhookState>>, body: Bytes) -> Response {
     let request = match Review::read(&body) {
         Ok(request) => request,
         Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
@@ -134,22 +136,22 @@ async fn answer_share_pod(State(desk): State<Arc<Desk>>, body: Bytes) -> Respons
         Ok(share_pod) => share_pod,
         Err(error) => return (StatusCode::BAD_REQUEST, error).into_response(),
     };
-    let labels = desk.known.labels_of(&request.namespace).await;
+    let labels = state.known.labels_of(&request.namespace).await;
     let flavor = flavor(&share_pod.metadata);
-    desk.known.await_flavor(flavor, &labels).await;
-    let flavors = desk.known.flavors.borrow();
+    state.known.await_flavor(flavor, &labels).await;
+    let flavors = state.known.flavors.borrow();
     // Is there a pod for it? Nothing of it is changed.
     let allowed = request.allow();
-    let response = match pod_of(&share_pod, &labels, flavors.as_ref(), &desk.rules) {
+    let response = match pod_of(&share_pod, &labels, flavors.as_ref(), &state.rules) {
         Ok(_) => allowed,
         Err(refusal) => allowed.deny(refusal),
     };
     axum::Json(response.into_review()).into_response()
 }
 
-async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn answer_quota(State(state): State<Arc<WebhookState>>, body: Bytes) -> Response {
     let decided = Review::read(&body).and_then(|request| {
-        let quotas = desk.known.quotas.borrow();
+        let quotas = state.known.quotas.borrow();
         decide_quota(&request, quotas.as_ref())
     });
     match decided {
@@ -158,25 +160,27 @@ async fn answer_quota(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
     }
 }
 
-async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn answer_binding(State(state): State<Arc<WebhookState>>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, response) = match Review::read(&body) {
         Err(error) => (
             "unreadable",
             (StatusCode::BAD_REQUEST, error).into_response(),
         ),
-        Ok(request) => match decide_binding(&request, &desk).await {
+        Ok(request) => match decide_binding(&request, &state).await {
             Ok((outcome, response)) => {
                 (outcome, axum::Json(response.into_review()).into_response())
             }
             Err((outcome, status, error)) => (outcome, (status, error).into_response()),
         },
     };
-    desk.metrics
+    state
+        .metrics
         .bindings
         .get_or_create(&OutcomeLabel { outcome })
         .inc();
-    desk.metrics
+    state
+        .metrics
         .admissions
         .observe(started.elapsed().as_secs_f64());
     response
@@ -185,9 +189,9 @@ async fn answer_binding(State(desk): State<Arc<Desk>>, body: Bytes) -> Response 
 /// Decides about a Binding. Returns the outcome in a word, and the answer or why there is none.
 async fn decide_binding(
     request: &Review<'_>,
-    desk: &Desk,
+    state: &WebhookState,
 ) -> Result<(&'static str, AdmissionResponse), (&'static str, StatusCode, String)> {
-    let rules = &desk.binding_rules;
+    let rules = &state.binding_rules;
     let binding = strangers_binding(request, rules)
         .map_err(|error| ("unreadable", StatusCode::BAD_REQUEST, error))?;
     let allowed = request.allow();
@@ -195,13 +199,13 @@ async fn decide_binding(
         return Ok(("allowed", allowed));
     };
     let looked_up = async {
-        let Some(pod) = read_pod(&desk.client, &binding.pod).await? else {
+        let Some(pod) = read_pod(&state.client, &binding.pod).await? else {
             return Ok(None);
         };
         if !is_ours(&pod, rules.unit) {
             return Ok(None);
         }
-        let node = read_node(&desk.client, &binding.node).await?;
+        let node = read_node(&state.client, &binding.node).await?;
         Ok::<_, kube::Error>(node.map(|node| (pod, node)))
     };
     let unknown = |error: String| {

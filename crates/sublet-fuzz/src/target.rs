@@ -11,7 +11,7 @@ mod extender_call;
 mod fake_machine;
 mod gang_plan;
 mod inventory;
-mod kubelet_books;
+mod kubelet_checkpoint;
 mod node;
 mod nri_frame;
 mod page;
@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
     fake_machine::TARGET,
     gang_plan::TARGET,
     inventory::TARGET,
-    kubelet_books::TARGET,
+    kubelet_checkpoint::TARGET,
     node::TARGET,
     nri_frame::TARGET,
     page::TARGET,

@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 
 use sublet_abi::settings::{DRIVER_CUDA, DRIVER_NVML};
 
-use crate::settings::{self, Told, is_privileged};
+use crate::settings::{self, SettingsSource, is_privileged};
 
 /// Folders of driver libraries, searched in addition to those of `LD_LIBRARY_PATH`.
 ///
@@ -79,7 +79,7 @@ impl Places {
         Self {
             told: settings::told().driver(wanted.variable),
             library_path: (!is_privileged()).then(listed).flatten(),
-            by_variable: matches!(settings::told(), Told::ByEnvironment),
+            by_variable: matches!(settings::told(), SettingsSource::ByEnvironment),
         }
     }
 }

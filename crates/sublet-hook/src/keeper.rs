@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sublet_abi::{GateState, GateWord};
 
-use crate::cuda::{CudaBooks, work};
+use crate::cuda::{CudaAccounts, work};
 use crate::gate::{self, futex, threads};
 use crate::guard::catch_panic;
 use crate::link::{self, Link};
@@ -104,7 +104,7 @@ fn pause_of_look(state: GateState, n_looks: u32) -> Duration {
 
 struct Keeper {
     link: &'static Link,
-    books: &'static CudaBooks,
+    books: &'static CudaAccounts,
     /// The word is the arbiter's, and launched work is noted.
     is_followed: bool,
     /// The closing that the arbiter waits for.

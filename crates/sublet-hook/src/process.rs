@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use crate::cuda::CudaBooks;
+use crate::cuda::CudaAccounts;
 use crate::gate;
 use crate::link::{self, LinkState};
 
@@ -23,7 +23,7 @@ use crate::link::{self, LinkState};
 pub struct Process {
     state: OnceLock<LinkState>,
     /// This process's memory and work, by card.
-    pub books: CudaBooks,
+    pub books: CudaAccounts,
 }
 
 impl Process {

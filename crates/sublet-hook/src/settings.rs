@@ -31,7 +31,7 @@ use crate::guard::catch_panic;
 
 /// The source that is believed.
 #[derive(Debug)]
-pub enum Told {
+pub enum SettingsSource {
     /// Root's file.
     ByFile(ProcessSettings<'static>),
     /// Nobody: root's file is there and cannot be believed.
@@ -59,15 +59,15 @@ impl fmt::Display for Unclear {
 impl std::error::Error for Unclear {}
 
 /// Returns the settings of this process and of its children by fork.
-pub fn told() -> &'static Told {
-    static TOLD: AtomicPtr<Told> = AtomicPtr::new(ptr::null_mut());
+pub fn told() -> &'static SettingsSource {
+    static TOLD: AtomicPtr<SettingsSource> = AtomicPtr::new(ptr::null_mut());
     let known = TOLD.load(Ordering::Acquire);
     if !known.is_null() {
         // SAFETY: stored below from a box that is never freed.
         return unsafe { &*known };
     }
     // No lock, which a fork could leave taken for ever. Threads that both look find the same.
-    let mine = Box::into_raw(Box::new(Told::at(&PLACES, 0, is_privileged())));
+    let mine = Box::into_raw(Box::new(SettingsSource::at(&PLACES, 0, is_privileged())));
     let winner = TOLD.compare_exchange(ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: either is a box that is never freed.
     unsafe { &*winner.map_or_else(|other| other, |_| mine) }
@@ -78,7 +78,7 @@ pub fn look() {
     let _ = catch_panic(told);
 }
 
-impl Told {
+impl SettingsSource {
     fn at(places: &[&'static CStr], owner: u32, is_privileged: bool) -> Self {
         for &place in places {
             match read(place, owner) {

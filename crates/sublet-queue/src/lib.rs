@@ -44,7 +44,7 @@ mod reason;
 mod reclaim;
 mod rules;
 #[cfg(test)]
-mod scene;
+mod test_cluster;
 mod tree;
 
 pub use decision::{QueueDecision, QueueHold, QueueVictim, Slot};

@@ -46,7 +46,7 @@ struct KnownShape {
 pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
 /// Key of the places that members need: the number of their shape, and how many they are.
-pub(crate) type Outlook = Vec<(u32, usize)>;
+pub(crate) type PlacesKey = Vec<(u32, usize)>;
 
 impl QueueMemo {
     /// Learns the shapes of these groups, and forgets shapes that nobody has any more.
@@ -153,7 +153,7 @@ impl QueueMemo {
     }
 
     /// Key of the places that these members need.
-    pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> Outlook {
+    pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> PlacesKey {
         let of = |one: &Wanted<'_>| (self.number(&one.role.pod), one.indices.len());
         wanted.iter().map(of).collect()
     }

@@ -17,7 +17,7 @@ use sublet_plan::stock::NodeRules;
 
 use self::keep::Kept;
 use crate::accounts::{Accounts, Charge};
-use crate::memo::Outlook;
+use crate::memo::PlacesKey;
 use crate::order::Waiting;
 use crate::place::{Ground, Lack, Places};
 use crate::reclaim::Evictables;
@@ -114,9 +114,9 @@ struct Tick<'a> {
     /// Groups that start, and groups that lose a member: no other member of these is evicted.
     touched: BTreeSet<usize>,
     /// Members that found no place. They find none until some member is evicted.
-    no_room: BTreeMap<(Outlook, Ground), Lack>,
+    no_room: BTreeMap<(PlacesKey, Ground), Lack>,
     /// Groups for which no eviction helps.
-    no_reclaim: BTreeSet<(usize, i32, Outlook)>,
+    no_reclaim: BTreeSet<(usize, i32, PlacesKey)>,
     /// Room that is kept, and the group for which it is.
     kept: Option<Kept>,
 }

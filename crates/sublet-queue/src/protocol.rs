@@ -65,7 +65,7 @@ pub struct SlotState {
 
 /// A pod as it is seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PodSight {
+pub struct PodSnapshot {
     /// The queue's gate is on it.
     pub gated: bool,
     /// The slot that it says it has: plan, group, role and index.
@@ -78,7 +78,7 @@ pub struct PodSight {
 
 /// A group as it is seen.
 #[derive(Debug, Clone)]
-pub struct GroupSight<'a> {
+pub struct GroupSnapshot<'a> {
     /// The group.
     pub group: &'a Group,
     /// Its owner makes no pods until it is released.
@@ -95,7 +95,7 @@ pub struct GroupSight<'a> {
 }
 
 /// Facts that are seen beside the plan.
-pub struct PlanSight<'a> {
+pub struct PlanSnapshot<'a> {
     /// The leadership that looks.
     pub epoch: u64,
     /// Has it been confirmed since the plan is there? Then one of a higher epoch is nobody's.
@@ -103,9 +103,9 @@ pub struct PlanSight<'a> {
     /// Time of the look.
     pub now: Time,
     /// Every pod that waits or holds something; one that has ended is none.
-    pub pods: &'a BTreeMap<PodUid, PodSight>,
+    pub pods: &'a BTreeMap<PodUid, PodSnapshot>,
     /// Every group that there is.
-    pub groups: &'a BTreeMap<GroupId, GroupSight<'a>>,
+    pub groups: &'a BTreeMap<GroupId, GroupSnapshot<'a>>,
     /// Can a node take pods?
     pub is_usable: &'a dyn Fn(&NodeName) -> bool,
     /// Is the group in another plan, which goes before this one?
@@ -148,7 +148,7 @@ enum Fate {
 /// on a pod. The others do not wait, or no group of a large plan would start while pods of it still
 /// come.
 #[must_use]
-pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
+pub fn next_steps(plan: &PlanState, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
     if plan.epoch > sight.epoch {
         // Somebody else leads, or nobody can.
         let is_nobodys = sight.is_confirmed;
@@ -200,7 +200,7 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSight<'_>) -> Vec<PlanStep> {
 /// Members of a group that is in no plan, because a plan bound too few of them: they go, so that no
 /// part of a gang stays. It happens if a plan went while a Binding was under way.
 #[must_use]
-pub fn stranded(seen: &GroupSight<'_>, pods: &BTreeMap<PodUid, PodSight>) -> Vec<PlanStep> {
+pub fn stranded(seen: &GroupSnapshot<'_>, pods: &BTreeMap<PodUid, PodSnapshot>) -> Vec<PlanStep> {
     if !may_roll_back(seen.group) || has_enough(seen) {
         return Vec::new();
     }
@@ -211,7 +211,7 @@ pub fn stranded(seen: &GroupSight<'_>, pods: &BTreeMap<PodUid, PodSight>) -> Vec
     by_plan.cloned().map(PlanStep::Evict).collect()
 }
 
-fn fate(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Fate {
+fn fate(plan: &PlanState, part: &GroupPlan, sight: &PlanSnapshot<'_>) -> Fate {
     let Some(seen) = sight.groups.get(&part.group) else {
         return Fate::Over;
     };
@@ -257,18 +257,18 @@ fn bound_members(group: &Group) -> impl Iterator<Item = &PodUid> {
     bound.map(|member| &member.uid)
 }
 
-fn none_bound(seen: &GroupSight<'_>) -> bool {
+fn none_bound(seen: &GroupSnapshot<'_>) -> bool {
     bound_members(seen.group).next().is_none()
 }
 
 /// Is the slot's pod bound there?
-fn is_bound(slot: &SlotState, sight: &PlanSight<'_>) -> bool {
+fn is_bound(slot: &SlotState, sight: &PlanSnapshot<'_>) -> bool {
     let pod = slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
     pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
 }
 
 /// Have enough members of every gang and role been bound, those aside that come later?
-fn has_enough(seen: &GroupSight<'_>) -> bool {
+fn has_enough(seen: &GroupSnapshot<'_>) -> bool {
     seen.group.gangs.iter().all(|gang| {
         let (later, now): (Vec<&GangRole>, Vec<&GangRole>) = gang
             .roles
@@ -292,7 +292,7 @@ fn bound_of(role: &GangRole) -> u32 {
 
 /// Removes the slots that no member of the group can take any more, the last ones first. The slot
 /// of a pod stays as long as the pod.
-fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSight<'_>) {
+fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSnapshot<'_>) {
     let pod = |slot: &SlotState| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
     let has_pod = |slot: &SlotState| pod(slot).is_some_and(|pod| !pod.going);
     let mut open: BTreeMap<Arc<str>, u32> = BTreeMap::new();
@@ -314,7 +314,7 @@ fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSight<'_>) {
 
 /// Everybody of the group goes, then that is noted on the group, and then the plan goes. It goes last
 /// because nothing else says that the group is on its way back.
-fn roll_back(plan: &PlanState, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> Fate {
+fn roll_back(plan: &PlanState, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'_>) -> Fate {
     let mut there = bound_members(seen.group).filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
     let there: Vec<_> = there.by_ref().collect();
     if !there.is_empty() {
@@ -330,7 +330,7 @@ fn roll_back(plan: &PlanState, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> 
 
 /// The part with its pods: each that waits gets a free slot of its role, and a slot whose pod is gone is
 /// free again.
-fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) -> GroupPlan {
+fn claimed(mut part: GroupPlan, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'_>) -> GroupPlan {
     for slot in &mut part.slots {
         slot.pod = slot.pod.take().filter(|uid| sight.pods.contains_key(uid));
     }
@@ -353,7 +353,7 @@ fn claimed(mut part: GroupPlan, seen: &GroupSight<'_>, sight: &PlanSight<'_>) ->
 }
 
 /// Steps that are due for a group if its part of the plan is as it should be.
-fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Vec<PlanStep> {
+fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
     let there = part
         .victims
         .iter()
@@ -363,7 +363,7 @@ fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSight<'_>) -> Vec<Pl
         let stay = there.into_iter().filter(|(_, pod)| !pod.going);
         return stay.map(|(uid, _)| PlanStep::Evict(uid.clone())).collect();
     }
-    let is_suspended = |seen: &GroupSight<'_>| seen.suspended;
+    let is_suspended = |seen: &GroupSnapshot<'_>| seen.suspended;
     if sight.groups.get(&part.group).is_some_and(is_suspended) {
         return vec![PlanStep::Release(part.group.clone())];
     }
@@ -377,7 +377,7 @@ fn step_of(
     plan: &PlanState,
     group: &GroupId,
     slot: &SlotState,
-    sight: &PlanSight<'_>,
+    sight: &PlanSnapshot<'_>,
 ) -> Option<PlanStep> {
     let uid = slot.pod.clone()?;
     let pod = sight.pods.get(&uid)?;

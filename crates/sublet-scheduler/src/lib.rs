@@ -5,7 +5,7 @@
 //! nothing. It never talks to kubelets and never writes a pod but by binding it.
 //!
 //! Suggested reading order: waiting, state, roster, watches, routes, preempt, promises, plans, bind, events;
-//! replicas, peers, stand_in, lifetime; then onlooker.
+//! replicas, peers, stand_in, lifetime; then read_replica.
 //!
 //! # Modules
 //! - `waiting`: a pod that is to be bound. `state`: the engine behind one lock, names to slots,
@@ -23,7 +23,7 @@
 //! - `plans`: plans of the queue. Their slots count as used; a member goes to its slot and
 //!   nowhere else; its Binding takes the slot in one step. Reasons:
 //!   `docs/decisions/0009-plans.md`.
-//! - `onlooker`: the same state for a process that binds nothing, the controller: it says why a
+//! - `read_replica`: the same state for a process that binds nothing, the controller: it says why a
 //!   pod waits.
 //! - `bind`: performs the steps of `sublet_plan::Binding`, for pods without GPU too if they name
 //!   the scheduler: they take CPU that cards need.
@@ -39,12 +39,12 @@ mod bind;
 mod events;
 mod gpushare;
 mod lifetime;
-mod onlooker;
 mod peers;
 mod plans;
 mod preempt;
 mod promises;
 mod quotas;
+mod read_replica;
 mod replicas;
 mod roster;
 mod routes;
@@ -62,8 +62,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use sublet_plan::{EngineOptions, Policy};
 
-pub use onlooker::{Ear, Onlooker, Outlook, Sight};
 pub use preempt::SYSTEM_NAMESPACES;
+pub use read_replica::{ClusterSnapshot, EventSink, PreemptionVerdict, ReadReplica};
 pub use routes::router;
 pub use state::Scheduler;
 

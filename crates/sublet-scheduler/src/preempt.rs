@@ -7,7 +7,7 @@
 //! matter least.
 //!
 //! It asks us only if by the sums some node needs victims. If the sum is free on every node, and
-//! the room on no card, it evicts nobody; the controller does (`onlooker`).
+//! the room on no card, it evicts nobody; the controller does (`read_replica`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

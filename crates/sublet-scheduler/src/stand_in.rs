@@ -62,7 +62,7 @@ pub(crate) struct StandIn {
 }
 
 /// Hands calls on to others.
-struct Desk {
+struct StandInState {
     links: Links,
     /// Addresses of the others; `latest` is the one that answered last.
     peers: Mutex<Vec<SocketAddr>>,
@@ -84,7 +84,7 @@ impl StandIn {
     ) -> anyhow::Result<()> {
         let (metrics, registry) = StandInMetrics::registered();
         let (link, links) = watch::channel(None);
-        let desk = Arc::new(Desk {
+        let state = Arc::new(StandInState {
             links,
             peers: Mutex::default(),
             latest: AtomicUsize::new(0),
@@ -92,44 +92,44 @@ impl StandIn {
         });
         let certificates = peers::follow(client, self.namespace.clone(), link);
         vital.start("the look for certificates", certificates);
-        let peers = desk.clone().follow_peers(self.peers.clone());
+        let peers = state.clone().follow_peers(self.peers.clone());
         vital.start("the look for other extenders", peers);
         if let Some(health) = health {
             let page = Router::new()
                 .route("/healthz", get(async || "ok"))
                 .route("/metrics", get(metrics_page))
                 .with_state(Arc::new(registry));
-            let door = Door::new(health, Limits::PAGES, &desk.metrics.refused);
+            let door = Door::new(health, Limits::PAGES, &state.metrics.refused);
             let serving = door.serve(page, LAST_CALLS, std::future::pending());
             vital.start("the listener for health", serving);
         }
         tokio::select! {
-            ended = self.take_turns(&desk) => ended,
+            ended = self.take_turns(&state) => ended,
             () = stopped => Ok(()),
         }
     }
 
-    async fn take_turns(&self, desk: &Arc<Desk>) -> anyhow::Result<()> {
+    async fn take_turns(&self, state: &Arc<StandInState>) -> anyhow::Result<()> {
         loop {
-            self.stand_in(desk).await?;
+            self.stand_in(state).await?;
             self.while_extender_lives().await;
         }
     }
 
     /// Answers in the extender's place until that one is ready.
-    async fn stand_in(&self, desk: &Arc<Desk>) -> anyhow::Result<()> {
+    async fn stand_in(&self, state: &Arc<StandInState>) -> anyhow::Result<()> {
         if self.is_ready().await {
             return Ok(());
         }
         let calls = listen_beside(self.address)?;
         tracing::info!(address = %self.address, "stands in");
-        desk.metrics.active.set(1);
+        state.metrics.active.set(1);
         let (back, stepping_back) = watch::channel(false);
         let router = Router::new()
             .fallback(forward)
             .layer(DefaultBodyLimit::disable())
-            .with_state(desk.clone());
-        let door = Door::new(calls, CALLS, &desk.metrics.refused);
+            .with_state(state.clone());
+        let door = Door::new(calls, CALLS, &state.metrics.refused);
         let door = door.for_callers(self.callers.clone()).await?;
         let mut told = stepping_back;
         // What is under way may end while the extender already answers.
@@ -148,7 +148,7 @@ impl StandIn {
             () = until_ready => {}
         }
         back.send_replace(true);
-        desk.metrics.active.set(0);
+        state.metrics.active.set(0);
         tracing::info!("steps back");
         Ok(())
     }
@@ -179,7 +179,7 @@ impl StandIn {
     }
 }
 
-impl Desk {
+impl StandInState {
     async fn follow_peers(self: Arc<Self>, names: Vec<String>) {
         loop {
             let mut found = Vec::new();
@@ -248,16 +248,16 @@ async fn metrics_page(Shared(registry): Shared<Arc<Registry>>) -> Response {
 }
 
 async fn forward(
-    Shared(desk): Shared<Arc<Desk>>,
+    Shared(state): Shared<Arc<StandInState>>,
     method: Method,
     uri: Uri,
     body: Bytes,
 ) -> Response {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let handed = desk.hand_on(&method, path, &body).await;
+    let handed = state.hand_on(&method, path, &body).await;
     let outcome = if handed.is_ok() { "answered" } else { "lost" };
     let label = OutcomeLabel { outcome };
-    desk.metrics.calls.get_or_create(&label).inc();
+    state.metrics.calls.get_or_create(&label).inc();
     match handed {
         Ok((status, body)) => {
             (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
@@ -342,7 +342,7 @@ mod tests {
         };
         let ((health, beside), (_held, address), (_nobody, nobody)) = (held(), held(), held());
         let (_links, links) = watch::channel(Some(link));
-        let desk = Arc::new(Desk {
+        let state = Arc::new(StandInState {
             links,
             // The first is gone.
             peers: Mutex::new(vec![nobody, other]),
@@ -356,10 +356,10 @@ mod tests {
             namespace: String::new(),
             peers: Vec::new(),
         };
-        let shared = desk.clone();
+        let shared = state.clone();
         let turns = tokio::spawn(async move { stand_in.take_turns(&shared).await });
         until_answered(address, "other names").await;
-        assert_eq!(desk.metrics.active.get(), 1);
+        assert_eq!(state.metrics.active.get(), 1);
 
         // The extender comes: it listens on the port that the stand-in still has.
         let own = listen_beside(address).unwrap();
@@ -367,7 +367,7 @@ mod tests {
         let own = tokio::spawn(axum::serve(own, router).into_future());
         let alive = healthy(health.listen(16).unwrap()).await;
         let begun = Instant::now();
-        while desk.metrics.active.get() == 1 {
+        while state.metrics.active.get() == 1 {
             assert!(begun.elapsed() < Duration::from_secs(20), "it stays");
             tokio::time::sleep(LOOK).await;
         }

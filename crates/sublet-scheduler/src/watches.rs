@@ -20,25 +20,25 @@ use sublet_client::{
 };
 use sublet_model::{Entry, NodeName, PodKey, PodUid, Standing};
 
-use crate::onlooker::Ear;
+use crate::read_replica::EventSink;
 use crate::state::{Listed, Scheduler};
 
-/// Follows everything until it is dropped. `ear`: is told of nodes and pods too. It ends with the first
+/// Follows everything until it is dropped. `sink` hears of nodes and pods too. It ends with the first
 /// watch that does, for the ledger is as old as that from then on.
-pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>) {
+pub(crate) async fn follow(scheduler: Arc<Scheduler>, sink: Option<Box<dyn EventSink>>) {
     let client = &scheduler.client;
     let mut listed = None;
     let nodes = each(watch::<Nodes>(client, None), |change| {
         nodes(&scheduler, &mut listed, &change);
-        if let Some(ear) = &ear {
-            ear.node(change);
+        if let Some(sink) = &sink {
+            sink.node(change);
         }
     });
     let mut listed = None;
     let pods = each(watch::<Pods>(client, None), |change| {
         pods(&scheduler, &mut listed, &change);
-        if let Some(ear) = &ear {
-            ear.pod(change);
+        if let Some(sink) = &sink {
+            sink.pod(change);
         }
     });
     let mut listed = None;
@@ -60,7 +60,7 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>)
         () = maps => "lists of sick cards",
         () = budgets => "disruption budgets",
         () = quotas => "quotas",
-        () = follow_plans(&scheduler, ear.as_deref()) => "plans",
+        () = follow_plans(&scheduler, sink.as_deref()) => "plans",
         () = crate::events::post_all(&scheduler) => "events",
         never = refresh_costs(&scheduler) => match never {},
     };
@@ -68,15 +68,15 @@ pub(crate) async fn follow(scheduler: Arc<Scheduler>, ear: Option<Box<dyn Ear>>)
 }
 
 /// Follows the plans, where this process obeys them. As long as nobody has defined any, there are none.
-async fn follow_plans(scheduler: &Arc<Scheduler>, ear: Option<&dyn Ear>) {
+async fn follow_plans(scheduler: &Arc<Scheduler>, sink: Option<&dyn EventSink>) {
     if !scheduler.state().plans.on {
         return std::future::pending().await;
     }
     let mut listed = None;
     let mut tell = |change: Change<GangPlanObject>| {
         crate::plans::plans(scheduler, &mut listed, &change);
-        if let Some(ear) = ear {
-            ear.plan(change);
+        if let Some(sink) = sink {
+            sink.plan(change);
         }
     };
     let mut changes = pin!(watch::<GangPlans>(&scheduler.client, None));

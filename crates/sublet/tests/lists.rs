@@ -13,7 +13,9 @@ use sublet_plan::Policy;
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet --test lists";
 
 fn place(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }
 
 fn read(path: &str) -> String {
@@ -44,7 +46,10 @@ fn the_guide_names_every_dialect() {
 
 #[test]
 fn the_guide_names_every_policy() {
-    assert_eq!(missing(&read("docs/guide/cluster.md"), Policy::names()), [""; 0]);
+    assert_eq!(
+        missing(&read("docs/guide/cluster.md"), Policy::names()),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -78,13 +83,19 @@ fn the_guide_names_every_process_that_the_chart_starts() {
             let Some(kind) = kind else { continue };
             let name = lines.iter().find_map(|line| line.strip_prefix("  name: "));
             let wanted = format!("{kind} `{}`", name.unwrap());
-            assert!(page.contains(&wanted), "concepts.md says nothing of {wanted}");
+            assert!(
+                page.contains(&wanted),
+                "concepts.md says nothing of {wanted}"
+            );
             workloads += 1;
         }
     }
     assert!(workloads >= 3, "only {workloads} workloads were found");
     for command in ["scheduler", "controller", "agent"] {
-        assert_eq!(missing(&page, [format!("sublet {command}").as_str()]), [""; 0]);
+        assert_eq!(
+            missing(&page, [format!("sublet {command}").as_str()]),
+            [""; 0]
+        );
     }
 }
 

@@ -138,7 +138,7 @@ fn a_name_of_two_meanings_is_found() {
         found[0].starts_with("Ask is a public type in a/src/lib.rs and b/src/x.rs:"),
         "{found:?}"
     );
-    let table = "# A\n\n## Words\n| word | means | stands in |\n|---|---|---|\n\
+    let table = "# A\n\n## Glossary\n| word | means | stands in |\n|---|---|---|\n\
         | `X` | y | `a-b`, `Ask`; `Part` |\n\n## Next\n| a | `Other` |\n";
     assert_eq!(words(table), ["Ask", "Part"]);
 }

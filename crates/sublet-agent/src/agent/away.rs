@@ -15,8 +15,8 @@ use sublet_model::NodeName;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::books::{Books, is_ours};
-use crate::hand_over::in_time;
+use crate::card_allocator::in_time;
+use crate::checkpoint::{KubeletCheckpoint, is_ours};
 use crate::pods::PodSource;
 
 /// Time in which schedulers hear of it, and a Binding that was decided before arrives.
@@ -36,8 +36,8 @@ pub(super) struct Leave {
     pub(super) client: Client,
     pub(super) node: NodeName,
     pub(super) pods: PodSource,
-    /// Kubelet's books.
-    pub(super) books: PathBuf,
+    /// Kubelet's checkpoint.
+    pub(super) checkpoint: PathBuf,
 }
 
 impl Leave {
@@ -61,7 +61,8 @@ impl Leave {
         let begun = Instant::now();
         while begun.elapsed() < LAST_PODS {
             if let Ok(pods) = self.pods.now().await
-                && !Books::read(&self.books).is_some_and(|books| somebody_waits(&pods, &books))
+                && !KubeletCheckpoint::read(&self.checkpoint)
+                    .is_some_and(|checkpoint| somebody_waits(&pods, &checkpoint))
             {
                 return;
             }
@@ -72,7 +73,7 @@ impl Leave {
 }
 
 /// Is there a pod whose devices kubelet has not asked for yet?
-fn somebody_waits(pods: &[Pod], books: &Books) -> bool {
+fn somebody_waits(pods: &[Pod], checkpoint: &KubeletCheckpoint) -> bool {
     let asks = |pod: &&Pod| {
         let containers = pod.spec.containers.iter();
         let mut asked = containers.flat_map(|one| one.resources.limits.keys());
@@ -81,7 +82,7 @@ fn somebody_waits(pods: &[Pod], books: &Books) -> bool {
     let there = pods.iter().filter(|pod| !is_over(pod));
     there
         .filter(asks)
-        .any(|pod| !books.has_any(&pod.metadata.uid))
+        .any(|pod| !checkpoint.has_any(&pod.metadata.uid))
 }
 
 /// An agent that has come.
@@ -169,12 +170,12 @@ mod tests {
             pod
         };
         let check = |pod: &Pod, uid: &str| {
-            let books = format!(
+            let checkpoint = format!(
                 r#"{{"Data": {{"PodDeviceEntries": [{{"PodUID": "{uid}", "ContainerName": "c",
                 "ResourceName": "aliyun.com/gpu-mem", "DeviceIDs": {{"-1": ["d"]}}}}]}}}}"#
             );
-            let books = Books::from_json(books.as_bytes()).unwrap();
-            somebody_waits(std::slice::from_ref(pod), &books)
+            let checkpoint = KubeletCheckpoint::from_json(checkpoint.as_bytes()).unwrap();
+            somebody_waits(std::slice::from_ref(pod), &checkpoint)
         };
         let mut ours = pod(keys::ALIYUN_GPU_MEM);
         assert!(check(&ours, "another"));

@@ -19,12 +19,12 @@ use sublet_telemetry::metrics::AgentMetrics;
 use tokio::sync::watch;
 
 use super::{LOOK_EVERY, replace};
-use crate::caring::Caring;
 use crate::isolate::figures::Figures;
 use crate::isolate::found::Unread;
 use crate::isolate::node::Isolation;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::isolate::tally::Tally;
+use crate::lifecycle_manager::LifecycleManager;
 use crate::node_events::NodeEvents;
 use crate::pods::{PodList, PodSource};
 
@@ -39,9 +39,9 @@ const WAIT_EVERY: Duration = Duration::from_millis(500);
 const LEFT_TOGETHER: Duration = Duration::from_millis(50);
 
 /// Looks after the containers of the node.
-pub(super) struct Caretaker {
+pub(super) struct ContainerReconciler {
     pub(super) pods: PodSource,
-    pub(super) caring: Arc<Caring>,
+    pub(super) lifecycles: Arc<LifecycleManager>,
     pub(super) node: NodeName,
     pub(super) metrics: AgentMetrics,
     pub(super) events: NodeEvents,
@@ -53,7 +53,7 @@ pub(super) struct Caretaker {
     pub(super) measured: watch::Sender<Option<NodeUse>>,
 }
 
-impl Caretaker {
+impl ContainerReconciler {
     /// Looks after the containers that are held to their parts, and after what pods leave behind; ends
     /// only with an error.
     pub(super) async fn keep(&self) -> anyhow::Result<()> {
@@ -115,7 +115,7 @@ impl Caretaker {
             match self.pods.now().await {
                 Ok(pods) => {
                     waits = self.settle_containers(&pods, &mut told).await?;
-                    let next = self.caring.look(&pods).await;
+                    let next = self.lifecycles.look(&pods).await;
                     again = next.map_or(again, |next| next.clamp(WAIT_EVERY, again));
                 }
                 Err(error) => debug!(%error, "pods not listed, containers stay as they are"),

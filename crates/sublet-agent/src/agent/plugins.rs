@@ -13,14 +13,14 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use super::replace;
-use crate::caring::Caring;
 use crate::kind::{DeviceKind, KindAllocator, Pool, Pools};
+use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::{Plugin, PluginSpec};
 
 /// The plugins of all kinds.
 pub(super) struct Plugins {
     kinds: Vec<(Arc<dyn DeviceKind>, watch::Receiver<Pools>)>,
-    caring: Arc<Caring>,
+    lifecycles: Arc<LifecycleManager>,
     running: BTreeMap<String, Running>,
     folder: PathBuf,
     registered: mpsc::UnboundedSender<String>,
@@ -38,16 +38,16 @@ impl Plugins {
     /// `folder`: kubelet's for sockets. `registered` is told of every registration. `vital` starts the
     /// plugins: without one, nobody would hand its resource out.
     pub(super) fn new(
-        caring: Arc<Caring>,
+        lifecycles: Arc<LifecycleManager>,
         folder: PathBuf,
         registered: mpsc::UnboundedSender<String>,
         vital: Vital,
     ) -> Plugins {
-        let kinds = caring.kinds().iter();
+        let kinds = lifecycles.kinds().iter();
         let kinds = kinds.map(|kind| (Arc::clone(kind), kind.offered()));
         Plugins {
             kinds: kinds.collect(),
-            caring,
+            lifecycles,
             running: BTreeMap::new(),
             folder,
             registered,
@@ -97,7 +97,7 @@ impl Plugins {
                         let allocator = KindAllocator {
                             kind: Arc::clone(kind),
                             resource: resource.clone(),
-                            caring: Arc::clone(&self.caring),
+                            lifecycles: Arc::clone(&self.lifecycles),
                         };
                         let place = (self.folder.clone(), &self.vital);
                         let running =

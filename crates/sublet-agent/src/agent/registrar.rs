@@ -1,5 +1,5 @@
 //! The part of the loop that learns which container was served after the answer was given: from the
-//! runtime, if it is asked, otherwise from kubelet's books, if the answer was for one of several
+//! runtime, if it is asked, otherwise from kubelet's checkpoint, if the answer was for one of several
 //! equal pods. It says so on the pod, which then is in no other pod's way, and tells the isolation
 //! which pod has the seat. An agent that starts anew does the same for its predecessor.
 
@@ -19,13 +19,13 @@ use tracing::{debug, info};
 
 use super::LOOK_EVERY;
 use crate::allocate::{Given, read_entry};
-use crate::books::Books;
-use crate::hand_over::{in_time, now_ns};
+use crate::card_allocator::{in_time, now_ns};
+use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::nri::Created;
 use crate::pods::PodSource;
 
-/// The pauses between two looks while something is open: kubelet writes its books within milliseconds,
+/// The pauses between two looks while something is open: kubelet writes its checkpoint within milliseconds,
 /// and a pod may wait for a kubelet that is away.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(50), LOOK_EVERY);
 
@@ -39,7 +39,7 @@ pub(super) struct Registrar {
     pub(super) facts: NodeFacts,
     pub(super) given: Arc<Mutex<Given>>,
     pub(super) isolation: IsolationWatch,
-    pub(super) books: PathBuf,
+    pub(super) checkpoint: PathBuf,
     pub(super) doubt: Arc<Notify>,
 }
 
@@ -77,18 +77,19 @@ impl Registrar {
         // answers.
         let isolation = self.isolation.borrow().on().cloned();
         let is_open = isolation.as_ref().is_some_and(|one| one.is_in_doubt());
-        let books = (self.created.is_none() || is_open).then(|| Books::read(&self.books));
-        let books = books.flatten();
+        let checkpoint =
+            (self.created.is_none() || is_open).then(|| KubeletCheckpoint::read(&self.checkpoint));
+        let checkpoint = checkpoint.flatten();
         for (pod, entry) in &waiting {
-            let done = self.done(entry, books.as_ref());
+            let done = self.done(entry, checkpoint.as_ref());
             let all = done.len() == entry.claim.containers().len();
             if done.len() > dialect::assigned_containers(pod).len() {
                 let is_marked = self.mark(entry, &done).await;
                 open -= usize::from(is_marked && all);
             }
         }
-        if let (Some(books), Some(isolation)) = (books, isolation) {
-            let look = spawn_blocking(move || isolation.recognise(&books));
+        if let (Some(checkpoint), Some(isolation)) = (checkpoint, isolation) {
+            let look = spawn_blocking(move || isolation.recognise(&checkpoint));
             doubts = look.await.unwrap_or(0);
         }
         self.given().settle(open == 0, pods.asked());
@@ -99,16 +100,20 @@ impl Registrar {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The containers of a pod that have their devices. Kubelet's books count only for pods with
+    /// The containers of a pod that have their devices. Kubelet's checkpoint counts only for pods with
     /// one container, about which kubelet asks once: the other pods say themselves how far kubelet
     /// has got.
-    fn done<'a>(&self, entry: &'a Entry, books: Option<&Books>) -> Vec<&'a ContainerName> {
+    fn done<'a>(
+        &self,
+        entry: &'a Entry,
+        checkpoint: Option<&KubeletCheckpoint>,
+    ) -> Vec<&'a ContainerName> {
         let names = entry.claim.containers().iter().map(|one| &one.name);
         let served = |name: &&ContainerName| match &self.created {
             Some(created) => created.has(&entry.uid, name),
-            None => books.is_some_and(|books| {
+            None => checkpoint.is_some_and(|checkpoint| {
                 let sole = entry.claim.containers().len() == 1;
-                sole && books.has_served(entry.uid.as_str(), name.as_str())
+                sole && checkpoint.has_served(entry.uid.as_str(), name.as_str())
             }),
         };
         names.filter(served).collect()

@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::sync::oneshot;
 
 use super::Agent;
-use crate::caring::Caring;
+use crate::lifecycle_manager::LifecycleManager;
 use crate::nri::{Created, RuntimePlugin};
 use crate::pods::{PodSource, WatchedPods};
 
@@ -45,14 +45,14 @@ impl Agent {
     /// runtime is not asked, does nothing for ever. It fails if no thread can be started.
     pub(super) fn serve_runtime(
         &self,
-        caring: &Arc<Caring>,
+        lifecycles: &Arc<LifecycleManager>,
     ) -> impl Future<Output = anyhow::Result<Infallible>> + use<> {
         let side = self.runtime.as_ref().map(|runtime| {
             let plugin = Arc::new(RuntimePlugin {
                 pods: Arc::clone(&runtime.pods),
                 site: self.site.subscribe(),
                 isolation: self.isolation.clone(),
-                caring: Arc::clone(caring),
+                lifecycles: Arc::clone(lifecycles),
                 cdi: self.cdi.clone(),
                 created: runtime.created.clone(),
                 news: Arc::clone(&self.doubt),

@@ -6,14 +6,14 @@ use std::time::Instant;
 use sublet_api::object::{Container, Pod};
 use sublet_model::{ContainerName, PodUid};
 
-use crate::books::Books;
+use crate::checkpoint::KubeletCheckpoint;
 
 /// Devices that this process has handed over, or is about to. The pods' annotations say the same,
 /// but a list may come from a server that lags behind, or have been asked for before.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     handed: BTreeMap<PodUid, Served>,
-    /// Were kubelet's books read just now? Without them nobody is served in doubt.
+    /// Was kubelet's checkpoint read just now? Without it nobody is served in doubt.
     with_books: bool,
     /// Is the pod of every answer known?
     settled: bool,
@@ -47,13 +47,19 @@ impl Given {
         }
     }
 
-    /// Notes the containers that kubelet has served by its own books; `None`: they cannot be read.
-    pub(crate) fn learn(&mut self, pods: &[Pod], books: Option<&Books>, now: Instant) {
-        self.with_books = books.is_some();
+    /// Notes the containers that kubelet has served by its own checkpoint; `None`: it cannot be read.
+    pub(crate) fn learn(
+        &mut self,
+        pods: &[Pod],
+        checkpoint: Option<&KubeletCheckpoint>,
+        now: Instant,
+    ) {
+        self.with_books = checkpoint.is_some();
         for pod in pods {
             let uid = &pod.metadata.uid;
             let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-            let served = |one: &&Container| books.is_some_and(|b| b.has_served(uid, &one.name));
+            let served =
+                |one: &&Container| checkpoint.is_some_and(|b| b.has_served(uid, &one.name));
             for one in containers.filter(served) {
                 if let (Ok(uid), Ok(name)) = (PodUid::new(uid), ContainerName::new(&one.name)) {
                     self.note(&uid, &name, now);
@@ -80,7 +86,7 @@ impl Given {
         self.with_books
     }
 
-    /// Need kubelet's books not be read before the next answer?
+    /// Need kubelet's checkpoint not be read before the next answer?
     pub(crate) fn is_settled(&self) -> bool {
         self.settled
     }

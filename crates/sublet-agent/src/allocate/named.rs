@@ -4,7 +4,7 @@ use sublet_api::object::Pod;
 use sublet_api::pod_key;
 use sublet_model::Entry;
 
-use super::{AllocateError, HandOver, Site, Tenant, Tenants, hand_over};
+use super::{AllocateError, AllocationResponse, Site, Tenant, Tenants, hand_over};
 
 /// Decides the devices of that container of that pod, if the container is known by its name. `None`
 /// if it asks for no GPU. The annotations to write on the pod are left empty.
@@ -16,7 +16,7 @@ pub fn decide_for(
     site: &Site,
     uid: &str,
     container: &str,
-) -> Result<Option<HandOver>, AllocateError> {
+) -> Result<Option<AllocationResponse>, AllocateError> {
     let tenants = Tenants::read(pods, &site.facts);
     let own = |(_, entry): &&(&Pod, Entry)| entry.uid.as_str() == uid;
     let Some((pod, entry)) = tenants.known.iter().find(own) else {

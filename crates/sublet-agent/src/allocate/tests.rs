@@ -160,7 +160,7 @@ pub(crate) fn site() -> Site {
 const MEM: &str = keys::ALIYUN_GPU_MEM;
 
 /// `ns/a.main -> GPU-1`, or why not.
-fn say(answer: Result<HandOver, AllocateError>) -> String {
+fn say(answer: Result<AllocationResponse, AllocateError>) -> String {
     match answer {
         Ok(handed) => format!(
             "{}.{} -> {}",

@@ -1,9 +1,9 @@
 //! Pods that kubelet could mean and that all get the same: then the answer is right for each of
-//! them. Kubelet's own books tell afterwards which pod it meant.
+//! them. Kubelet's own checkpoint tells afterwards which pod it meant.
 
 use sublet_model::{PodKey, PodUid, Role};
 
-use super::{AllocateError, HandOver, KubeletAsk, Tenant};
+use super::{AllocateError, AllocationResponse, KubeletAsk, Tenant};
 
 /// A pod that kubelet could have meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct Twin {
 pub(super) fn one_of(
     asked: KubeletAsk,
     tenants: &[Tenant<'_>],
-    all: Vec<Result<HandOver, AllocateError>>,
-) -> Result<HandOver, AllocateError> {
+    all: Vec<Result<AllocationResponse, AllocateError>>,
+) -> Result<AllocationResponse, AllocateError> {
     let ambiguous = || AllocateError::Ambiguous {
         asked,
         pods: tenants.iter().map(|one| one.entry.pod.clone()).collect(),
@@ -37,7 +37,7 @@ pub(super) fn one_of(
         // The same objection to all of them.
         return all.into_iter().next().unwrap_or_else(|| Err(ambiguous()));
     }
-    let all: Vec<HandOver> = all
+    let all: Vec<AllocationResponse> = all
         .into_iter()
         .collect::<Result<_, _>>()
         .map_err(|_| ambiguous())?;
@@ -49,15 +49,15 @@ pub(super) fn one_of(
         pod: one.pod.clone(),
         uid: one.uid.clone(),
     });
-    Ok(HandOver {
+    Ok(AllocationResponse {
         twins: twins.collect(),
         ..first.clone()
     })
 }
 
 /// Would kubelet and the arbiter hear the same of both, but for the pod?
-fn is_same(one: &HandOver, other: &HandOver) -> bool {
-    let other = HandOver {
+fn is_same(one: &AllocationResponse, other: &AllocationResponse) -> bool {
+    let other = AllocationResponse {
         pod: one.pod.clone(),
         uid: one.uid.clone(),
         annotations: one.annotations.clone(),

@@ -39,9 +39,9 @@ use super::reconcile::{is_there, is_wanted, lost};
 use super::record::{Record, RecordCard};
 use super::thread::{Ended, run};
 use super::{IsolationError, Wanted, make_private};
-use crate::allocate::HandOver;
-use crate::books::Books;
-use crate::care::DeviceName;
+use crate::allocate::AllocationResponse;
+use crate::checkpoint::KubeletCheckpoint;
+use crate::lifecycle::DeviceName;
 use crate::pods::PodList;
 
 /// Longest wait for a container that another thread has in hand: as long as that thread may wait
@@ -166,7 +166,7 @@ impl Isolation {
 
     /// Has the arbiter look after a container that is about to start, and says what it gets;
     /// nothing where it is not to be held to its part.
-    pub(crate) fn admit(&self, handed: &HandOver) -> Result<Injection, IsolationError> {
+    pub(crate) fn admit(&self, handed: &AllocationResponse) -> Result<Injection, IsolationError> {
         if !handed.isolated {
             return Ok(Injection::default());
         }
@@ -258,9 +258,9 @@ impl Isolation {
         self.tracked.read(|all| all.filter(in_doubt).count())
     }
 
-    /// Learns from kubelet's books which of several pods got a seat's devices. Returns how many
+    /// Learns from kubelet's checkpoint which of several pods got a seat's devices. Returns how many
     /// seats are still in doubt.
-    pub(crate) fn recognise(&self, books: &Books) -> usize {
+    pub(crate) fn recognise(&self, checkpoint: &KubeletCheckpoint) -> usize {
         let in_doubt = |one: &Tracked| !one.record.twins().is_empty();
         for mut hand in self.tracked.take(in_doubt) {
             let record = &mut hand.tracked.record;
@@ -268,16 +268,16 @@ impl Isolation {
                 continue;
             };
             let twins = seat.twins.iter().map(|[uid, ..]| uid.as_str());
-            let owner = books.owner(&seat.device, twins).map(str::to_owned);
+            let owner = checkpoint.owner(&seat.device, twins).map(str::to_owned);
             let container = record.container.clone();
             if let Some(uid) = owner {
                 record.is_of(&uid);
                 let (name, seat) = (record.name(), record.folder(Path::new("")));
-                info!(container = name, seat = %seat.display(), "kubelet's books say whose it is");
+                info!(container = name, seat = %seat.display(), "kubelet's checkpoint names its container");
                 if let Err(error) = record.write(&self.containers) {
                     warn!(container = name, %error, "after a restart it is looked for again");
                 }
-            } else if record.rule_out(|uid| books.has_served(uid, &container)) {
+            } else if record.rule_out(|uid| checkpoint.has_served(uid, &container)) {
                 // It is worked out again after a restart.
                 let seat = record.name();
                 debug!(seat, "some of those that it may be have another");

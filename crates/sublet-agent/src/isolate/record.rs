@@ -18,9 +18,9 @@ use sublet_model::{Class, GpuIndex, GpuUuid, MiB, Milli, PodUid, Role};
 use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
-use crate::allocate::{HandOver, Twin};
-use crate::care::DeviceName;
+use crate::allocate::{AllocationResponse, Twin};
 use crate::kind::cards::card_name;
+use crate::lifecycle::DeviceName;
 
 pub(super) const FILE: &str = "record.json";
 const TENANT: &str = "tenant";
@@ -69,7 +69,7 @@ pub struct Record {
 pub struct Seat {
     /// The name of its folder, which cannot be the pod's.
     pub folder: String,
-    /// The first of its devices in kubelet's books.
+    /// The first of its devices in kubelet's checkpoint.
     pub device: String,
     /// The pods that it may be: UID, namespace and name. None once it is known.
     pub twins: Vec<[String; 3]>,
@@ -131,7 +131,7 @@ impl Record {
 
     /// Makes the record of a container that gets its devices now.
     #[must_use]
-    pub fn of(handed: &HandOver) -> Record {
+    pub fn of(handed: &AllocationResponse) -> Record {
         let list = match handed.role {
             Role::Main => "main",
             Role::Init | Role::Sidecar => "init",
@@ -170,7 +170,7 @@ impl Record {
 
     /// The same of one of several pods, in a folder that none of them will have for itself.
     #[must_use]
-    pub fn in_doubt(self, handed: &HandOver, folder: String) -> Record {
+    pub fn in_doubt(self, handed: &AllocationResponse, folder: String) -> Record {
         let twin = |one: &Twin| {
             let (namespace, name) = (one.pod.namespace(), one.pod.name());
             [one.uid.as_str(), namespace, name].map(str::to_owned)
@@ -241,7 +241,7 @@ impl Record {
         self.seat.as_ref().map_or(&[], |seat| &seat.twins)
     }
 
-    /// Its pod and its turn in it, for the arbiter's books.
+    /// Its pod and its turn in it, for the arbiter's accounts.
     #[must_use]
     pub fn promise(&self) -> Promise {
         let (list, position) = self.place.split_once('-').unwrap_or((&self.place, ""));

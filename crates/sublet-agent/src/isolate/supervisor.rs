@@ -19,7 +19,7 @@ use super::inject::Injection;
 use super::node::Isolation;
 use super::{FailureKind, IsolationError};
 use crate::agent::{LOOK_EVERY, PAUSES};
-use crate::allocate::HandOver;
+use crate::allocate::AllocationResponse;
 
 /// The isolation of this node's containers, as it is now.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl IsolationState {
     ///
     /// # Errors
     /// The container is to be held to a part, and cannot be.
-    pub(crate) fn admit(&self, handed: &HandOver) -> Result<Injection, IsolationError> {
+    pub(crate) fn admit(&self, handed: &AllocationResponse) -> Result<Injection, IsolationError> {
         if let Some(refusal) = self.refusal(handed) {
             return Err(refusal);
         }
@@ -73,7 +73,7 @@ impl IsolationState {
     }
 
     /// The reason why this container cannot start now, as far as no arbiter must be asked.
-    fn refusal(&self, handed: &HandOver) -> Option<IsolationError> {
+    fn refusal(&self, handed: &AllocationResponse) -> Option<IsolationError> {
         match self {
             IsolationState::Pending(why) if handed.needs_limit() => {
                 Some(IsolationError::Pending(Arc::clone(why)))
@@ -101,7 +101,7 @@ impl IsolationState {
 /// # Errors
 /// The container is to be held to a part, and nothing can do that yet.
 pub(crate) async fn state_for(
-    handed: &HandOver,
+    handed: &AllocationResponse,
     isolation: &IsolationWatch,
     patience: Duration,
 ) -> Result<IsolationState, IsolationError> {

@@ -17,16 +17,16 @@ use tonic::Status;
 
 use super::{DeviceKind, Pool, Pools, remains};
 use crate::agent::replace;
-use crate::allocate::{HandOver, read_entry};
-use crate::books::Books;
-use crate::care::{Ailing, DeviceName, Held};
-use crate::caring::Caring;
-use crate::hand_over::HandOut;
+use crate::allocate::{AllocationResponse, read_entry};
+use crate::card_allocator::CardAllocator;
+use crate::checkpoint::KubeletCheckpoint;
+use crate::lifecycle::{Ailing, DeviceName, Held};
+use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::DeviceIds;
 
 /// The cards of the node.
 pub(crate) struct Cards {
-    hand_out: HandOut,
+    allocator: CardAllocator,
     memory: watch::Sender<Pools>,
     whole: watch::Sender<Pools>,
     ailing: watch::Sender<Ailing>,
@@ -40,7 +40,7 @@ struct Seen {
     with_sick: Arc<Inventory>,
 }
 
-impl HandOver {
+impl AllocationResponse {
     /// The names of its cards.
     pub(crate) fn card_names(&self) -> Vec<DeviceName> {
         let cards = self.cards.iter();
@@ -56,9 +56,9 @@ pub(crate) fn card_name(index: GpuIndex, uuid: Option<&GpuUuid>) -> DeviceName {
 }
 
 impl Cards {
-    pub(crate) fn new(hand_out: HandOut) -> Cards {
+    pub(crate) fn new(allocator: CardAllocator) -> Cards {
         Cards {
-            hand_out,
+            allocator,
             memory: watch::Sender::default(),
             whole: watch::Sender::default(),
             ailing: watch::Sender::default(),
@@ -100,8 +100,13 @@ impl Cards {
     }
 
     /// The pods that have each card in that way, as pods and their allocations say.
-    fn held(&self, device: OfferedDevice, pods: &[Pod], books: Option<&Books>) -> Held {
-        let site = self.hand_out.site.borrow().clone();
+    fn held(
+        &self,
+        device: OfferedDevice,
+        pods: &[Pod],
+        checkpoint: Option<&KubeletCheckpoint>,
+    ) -> Held {
+        let site = self.allocator.site.borrow().clone();
         let gpus = site.facts.inventory.gpus();
         let mut held = Held::new();
         for pod in pods {
@@ -110,7 +115,7 @@ impl Cards {
             };
             let has_any = entry.assigned
                 || !dialect::assigned_containers(pod).is_empty()
-                || books.is_some_and(|books| books.has_any(entry.uid.as_str()));
+                || checkpoint.is_some_and(|checkpoint| checkpoint.has_any(entry.uid.as_str()));
             let containers = entry.claim.containers().iter();
             let own = containers.filter(|one| match one.demand.portion {
                 Portion::Part(_) => device == OfferedDevice::Unit,
@@ -126,7 +131,7 @@ impl Cards {
                 }
             }
         }
-        if let Some(isolation) = self.hand_out.isolation.borrow().on().cloned()
+        if let Some(isolation) = self.allocator.isolation.borrow().on().cloned()
             && device == OfferedDevice::Unit
         {
             for (card, uid) in isolation.holders() {
@@ -197,13 +202,13 @@ impl DeviceKind for CardKind {
     }
 
     fn owns(&self, device: &str) -> bool {
-        let site = self.cards.hand_out.site.borrow();
+        let site = self.cards.allocator.site.borrow();
         let mut gpus = site.facts.inventory.gpus().iter();
         gpus.any(|gpu| card_name(gpu.index, gpu.uuid.as_ref()) == device)
     }
 
-    fn held(&self, pods: &[Pod], books: Option<&Books>) -> Held {
-        self.cards.held(self.device, pods, books)
+    fn held(&self, pods: &[Pod], checkpoint: Option<&KubeletCheckpoint>) -> Held {
+        self.cards.held(self.device, pods, checkpoint)
     }
 
     /// Removes the folders that we made for the containers, and looks for processes that run on.
@@ -211,7 +216,7 @@ impl DeviceKind for CardKind {
     /// operator's, and stay as they are.
     async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
         let (card, after) = (device.to_owned(), after.clone());
-        let isolation = self.cards.hand_out.isolation.borrow().on().cloned();
+        let isolation = self.cards.allocator.isolation.borrow().on().cloned();
         let looked = spawn_blocking(move || {
             if let Some(isolation) = isolation {
                 isolation.clear_leftovers(&card)?;
@@ -231,11 +236,11 @@ impl DeviceKind for CardKind {
         &self,
         resource: &str,
         devices: DeviceIds,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
         let resource = known(resource)?;
-        let hand_out = &self.cards.hand_out;
-        hand_out.allocate(resource, &devices, caring).await
+        let allocator = &self.cards.allocator;
+        allocator.allocate(resource, &devices, lifecycles).await
     }
 
     async fn preferred(
@@ -244,7 +249,7 @@ impl DeviceKind for CardKind {
         asked: Vec<ContainerPreferredAllocationRequest>,
     ) -> Vec<DeviceIds> {
         match known(resource) {
-            Ok(resource) => self.cards.hand_out.preferred(resource, &asked).await,
+            Ok(resource) => self.cards.allocator.preferred(resource, &asked).await,
             Err(_) => Vec::new(),
         }
     }

@@ -26,8 +26,8 @@ use tracing::{info, warn};
 use super::{DeviceKind, Kind, Open, Pool, Pools};
 use crate::agent::replace;
 use crate::allocate::ID_SEPARATOR;
-use crate::care::{Ailing, DeviceName};
-use crate::caring::{Caring, PATIENCE};
+use crate::lifecycle::{Ailing, DeviceName};
+use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
@@ -354,12 +354,12 @@ impl DeviceKind for Files {
         &self,
         resource: &str,
         devices: DeviceIds,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
         let specs = self.specs(resource, &devices)?;
         let names: Vec<DeviceName> = specs.keys().cloned().collect();
-        // Kubelet does not say for whom; its books will.
-        caring.ready(&names, &[], None, PATIENCE).await?;
+        // Kubelet does not say for whom; its checkpoint will.
+        lifecycles.ready(&names, &[], None, PATIENCE).await?;
         info!(resource, files = ?names, "device files handed over");
         Ok(ContainerAllocateResponse {
             devices: specs.into_values().collect(),

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{DeviceKind, Kind, Open, Pool, Pools};
-use crate::care::Ailing;
-use crate::caring::{Caring, PATIENCE};
+use crate::lifecycle::Ailing;
+use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::plugin::DeviceIds;
 
 pub(super) const KIND: Kind = Kind {
@@ -43,9 +43,9 @@ impl DeviceKind for Toys {
         &self,
         _resource: &str,
         devices: DeviceIds,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
-        caring.ready(&devices, &[], None, PATIENCE).await?;
+        lifecycles.ready(&devices, &[], None, PATIENCE).await?;
         let envs = [("TOYS".to_owned(), devices.join(","))];
         Ok(ContainerAllocateResponse {
             envs: envs.into(),
@@ -75,11 +75,11 @@ async fn a_kind_is_one_file_and_one_line() {
     assert_eq!(pools[&resource].devices.len(), 2);
     let kinds = vec![Arc::clone(&kind)];
     let (events, _post) = node_events(client, node);
-    let caring = Arc::new(Caring::new(events, pods, "absent".into(), kinds));
+    let lifecycles = Arc::new(LifecycleManager::new(events, pods, "absent".into(), kinds));
     let allocator = KindAllocator {
         kind,
         resource,
-        caring,
+        lifecycles,
     };
     let container = |id: &str| vec![id.to_owned()];
     let asked = vec![container("toy-1"), container("toy-0")];

@@ -32,7 +32,7 @@ pub use job::{
 pub use member::{ShapeMemo, member_shape};
 pub use priority::{AskedPriority, PriorityClasses};
 pub use scope::{
-    NamespaceLabels, QueueScope, QueueSources, WholeSight, is_in_queue, queued_groups,
+    NamespaceLabels, QueueScope, QueueSources, WholeSnapshot, is_in_queue, queued_groups,
 };
 
 /// Does such a pod queue, if it names a scheduler that asks Sublet? It does if it has a gang or a

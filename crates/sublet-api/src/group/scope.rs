@@ -58,7 +58,7 @@ pub struct QueueSources<'a> {
 
 /// Observations about a group that may have run as a whole.
 #[derive(Debug, Clone, Copy)]
-pub struct WholeSight {
+pub struct WholeSnapshot {
     /// It has its minimum on nodes now.
     pub is_whole: bool,
     /// A member is on a node and is not being evicted.
@@ -67,7 +67,7 @@ pub struct WholeSight {
     pub is_starting: bool,
 }
 
-impl WholeSight {
+impl WholeSnapshot {
     /// Did the group run as a whole at any time since its present members came? `before` is the
     /// earlier answer. Without an earlier answer, a group that has members on nodes and is not
     /// about to start counts as one that ran, as in Koordinator: a running member must not be taken
@@ -104,7 +104,7 @@ pub fn is_in_queue(pod: &Pod) -> bool {
 pub fn queued_groups(
     sources: QueueSources<'_>,
     memo: &mut ShapeMemo,
-    mut ran: impl FnMut(&str, WholeSight) -> bool,
+    mut ran: impl FnMut(&str, WholeSnapshot) -> bool,
 ) -> Gathered {
     // Who was asked to go is no member any more, and its group waits again.
     let stays = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_none();
@@ -168,14 +168,14 @@ impl<'a> Sights<'a> {
         sights
     }
 
-    fn of_group(&self, QueuedGroup { group, .. }: &QueuedGroup) -> WholeSight {
+    fn of_group(&self, QueuedGroup { group, .. }: &QueuedGroup) -> WholeSnapshot {
         // Who goes for others begins anew.
         let stays = group.members().any(|(_, member)| {
             member.standing == Standing::Bound && !self.victims.contains(&member.uid)
         });
         let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
         let planned = self.planned.get(group.id.as_str()).copied().unwrap_or(0);
-        WholeSight {
+        WholeSnapshot {
             is_whole: group.satisfied,
             stays,
             is_starting: planned as u64 >= min,

@@ -42,7 +42,7 @@ pub(crate) enum Refusal {
     #[error("the scheduler has neither --kubeconfig nor --config, so it is not kubeadm's")]
     NoKubeconfig,
     #[error("--config={0} lies in no hostPath volume of the pod, so it cannot be read here")]
-    OutOfSight(String),
+    OutOfSnapshot(String),
     #[error("--{flag}={value} is no {wanted}, so it cannot be moved into a configuration")]
     Flag {
         flag: &'static str,
@@ -88,7 +88,7 @@ pub(crate) fn own_configuration(manifest: &str) -> Result<Option<PathBuf>, Refus
     let Some(inside) = flags(&pod, position).value("config") else {
         return Ok(None);
     };
-    let out_of_sight = || Refusal::OutOfSight(inside.clone());
+    let out_of_sight = || Refusal::OutOfSnapshot(inside.clone());
     let mounts = list(&pod["spec"]["containers"][position]["volumeMounts"]);
     let volumes = list(&pod["spec"]["volumes"]);
     let found = mounts.filter_map(|mount| {

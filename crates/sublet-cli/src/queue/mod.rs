@@ -2,11 +2,11 @@
 //! start them.
 //!
 //! There are three kinds of queue: the jobs of this machine (`line`), a live cluster, and files.
-//! The last two ask the queue's own engine (`outlook`).
+//! The last two ask the queue's own engine (`forecast`).
 
+mod forecast;
 mod line;
 mod live;
-mod outlook;
 mod print;
 mod promised;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
 use crate::paste;
 use crate::plan::Input;
-use outlook::OutlookOptions;
+use forecast::ForecastOptions;
 use print::{Printing, Shown};
 
 /// Arguments of `sublet queue`.
@@ -193,7 +193,7 @@ fn answer(
         .duration_since(UNIX_EPOCH)
         .context("this machine's clock stands before 1970")?;
     let now = Time::from_ms(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-    let options = OutlookOptions {
+    let options = ForecastOptions {
         scope: QueueScope {
             schedulers: scope.scheduler_name.iter().cloned().collect(),
             assign: scope.assign_scheduler.clone(),
@@ -202,6 +202,6 @@ fn answer(
         policy: scope.policy.clone(),
         now,
     };
-    let outlook = outlook::outlook(input, &options);
-    print::answer(&outlook, Printing { format, now, shown })
+    let forecast = forecast::forecast(input, &options);
+    print::answer(&forecast, Printing { format, now, shown })
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sublet_model::{Grant, Time};
 use sublet_queue::{Member, Slot, quantity};
 
-use super::outlook::{Fate, Outlook, Standing};
+use super::forecast::{Fate, QueueForecast, Standing};
 use crate::align::table;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::jobs::duration;
@@ -125,13 +125,13 @@ pub(super) enum Shown<'a> {
 ///
 /// # Errors
 /// None that can be made by objects of a cluster.
-pub(super) fn answer(outlook: &Outlook, how: Printing<'_>) -> anyhow::Result<Answer> {
-    let shown: Vec<&Standing> = outlook
+pub(super) fn answer(forecast: &QueueForecast, how: Printing<'_>) -> anyhow::Result<Answer> {
+    let shown: Vec<&Standing> = forecast
         .groups
         .iter()
         .filter(|one| is_meant(one, how))
         .collect();
-    let quotas: Vec<&Row> = outlook.quotas.iter().collect();
+    let quotas: Vec<&Row> = forecast.quotas.iter().collect();
     let quotas: Vec<&Row> = match how.shown {
         Shown::All { .. } => quotas,
         Shown::One { .. } => quotas
@@ -139,14 +139,14 @@ pub(super) fn answer(outlook: &Outlook, how: Printing<'_>) -> anyhow::Result<Ans
             .filter(|row| shown.iter().any(|one| one.queued.group.quota == row.name))
             .collect(),
     };
-    let mut notes = outlook.notes.clone();
-    let odd = outlook.unreadable.iter();
+    let mut notes = forecast.notes.clone();
+    let odd = forecast.unreadable.iter();
     notes.extend(odd.map(|odd| format!("warning: {odd}")));
-    notes.extend(outlook.errors.iter().map(|error| format!("error: {error}")));
-    let nothing = outlook.groups.is_empty() && outlook.quotas.is_empty();
+    notes.extend(forecast.errors.iter().map(|error| format!("error: {error}")));
+    let nothing = forecast.groups.is_empty() && forecast.quotas.is_empty();
     let mut code = match () {
-        () if nothing && !(outlook.errors.is_empty() && outlook.unreadable.is_empty()) => BAD_INPUT,
-        () if outlook.errors.is_empty() && outlook.unreadable.is_empty() => DONE,
+        () if nothing && !(forecast.errors.is_empty() && forecast.unreadable.is_empty()) => BAD_INPUT,
+        () if forecast.errors.is_empty() && forecast.unreadable.is_empty() => DONE,
         () => NOT_DONE,
     };
     if let (Shown::One { namespace, name }, true) = (how.shown, shown.is_empty()) {
@@ -160,12 +160,12 @@ pub(super) fn answer(outlook: &Outlook, how: Printing<'_>) -> anyhow::Result<Ans
         of: "cluster",
         quotas: quotas.iter().map(|row| quota_json(row)).collect(),
         groups: shown.iter().map(|one| group_json(one, how.now)).collect(),
-        held: outlook.held.as_ref().map(|hold| hold.group.as_str()),
-        unreadable: &outlook.unreadable,
+        held: forecast.held.as_ref().map(|hold| hold.group.as_str()),
+        unreadable: &forecast.unreadable,
     };
     let text = match how.format {
         _ if code == BAD_INPUT => String::new(),
-        Format::Table => tables(outlook, &quotas, &shown, how),
+        Format::Table => tables(forecast, &quotas, &shown, how),
         Format::Json => document(&json(), false)?,
         Format::Yaml => document(&json(), true)?,
     };
@@ -279,7 +279,7 @@ fn waited(standing: &Standing, now: Time) -> u64 {
     }
 }
 
-fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing<'_>) -> String {
+fn tables(forecast: &QueueForecast, quotas: &[&Row], shown: &[&Standing], how: Printing<'_>) -> String {
     let mut text = String::new();
     if !quotas.is_empty() {
         let row = |row: &&Row| {
@@ -344,7 +344,7 @@ fn tables(outlook: &Outlook, quotas: &[&Row], shown: &[&Standing], how: Printing
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
     text += &table(&heading, &rows);
     let is_all = matches!(how.shown, Shown::All { .. });
-    if let Some(hold) = outlook.held.as_ref().filter(|_| is_all) {
+    if let Some(hold) = forecast.held.as_ref().filter(|_| is_all) {
         text += &format!("\nroom is kept for {}, which has waited long\n", hold.group);
     }
     if !matches!(how.shown, Shown::All { places: false }) {

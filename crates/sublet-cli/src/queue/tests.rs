@@ -9,7 +9,7 @@ use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
 
-use super::outlook::{OutlookOptions, outlook};
+use super::forecast::{ForecastOptions, forecast};
 use super::print::{Printing, Shown, answer};
 use super::{MemoryUnit, ScopeArgs, planned};
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE};
@@ -24,7 +24,7 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
     input.read("f", text);
     // An hour after the objects were made.
     let now = Time::from_ms(1_795_604_400_000);
-    let options = OutlookOptions {
+    let options = ForecastOptions {
         scope: QueueScope {
             schedulers: ["ours".to_owned()].into(),
             assign: None,
@@ -33,8 +33,8 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
         policy: Policy::default(),
         now,
     };
-    let outlook = outlook(input, &options);
-    answer(&outlook, Printing { format, now, shown }).unwrap()
+    let forecast = forecast(input, &options);
+    answer(&forecast, Printing { format, now, shown }).unwrap()
 }
 
 /// The same by `sublet plan --queue`.

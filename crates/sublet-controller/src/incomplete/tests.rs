@@ -43,8 +43,8 @@ fn keeper() -> IncompletePods {
     }
 }
 
-fn lacks(owner: Option<Remaker>) -> IncompleteSight {
-    IncompleteSight::Lacks {
+fn lacks(owner: Option<Remaker>) -> IncompleteSnapshot {
+    IncompleteSnapshot::Lacks {
         field: keys::GPU_SLOT,
         begun: at(0),
         owner,
@@ -145,7 +145,7 @@ fn whom_nobody_makes_anew_is_told_what_to_do() {
 #[test]
 fn nothing_goes_before_the_webhook_had_time_to_come_back() {
     let of_set = pod("p", 100, "apps/v1/ReplicaSet");
-    let again = |sight: &IncompleteSight, now| {
+    let again = |sight: &IncompleteSnapshot, now| {
         let decision = keeper().decide(&of_set, sight, at(now));
         (decision.writes.len(), decision.again)
     };
@@ -154,14 +154,14 @@ fn nothing_goes_before_the_webhook_had_time_to_come_back() {
     assert_eq!(again(&new, 99), (0, seconds(30)));
     assert_eq!(again(&new, 110), (0, seconds(20)));
     assert_eq!(again(&new, 130), (2, None));
-    let late = IncompleteSight::Lacks {
+    let late = IncompleteSnapshot::Lacks {
         field: keys::GPU_SLOT,
         begun: at(150),
         owner: remaker(&of_set, None, None),
     };
     assert_eq!(again(&late, 160), (0, seconds(20)));
-    assert_eq!(again(&IncompleteSight::Unknown, 500), (0, seconds(30)));
-    assert_eq!(again(&IncompleteSight::Complete, 500), (0, None));
+    assert_eq!(again(&IncompleteSnapshot::Unknown, 500), (0, seconds(30)));
+    assert_eq!(again(&IncompleteSnapshot::Complete, 500), (0, None));
 }
 
 /// One pod of a ReplicaSet: when it was created, and whether the webhook completed it.

@@ -55,8 +55,8 @@ fn each_step_is_one_write_in_the_version_that_was_seen() {
         keeper.validity,
     );
     let fresh = fresh.unwrap();
-    let decide = |secret: SecretSight, bundle: Option<&str>| {
-        let sight = CertificateSight {
+    let decide = |secret: SecretSnapshot, bundle: Option<&str>| {
+        let sight = CertificateSnapshot {
             secret,
             bindings: None,
             fresh: Some(fresh.clone()),
@@ -64,7 +64,7 @@ fn each_step_is_one_write_in_the_version_that_was_seen() {
         keeper.decide(&configuration(bundle), &sight, now)
     };
     let stored = Stored::first(fresh.clone());
-    let kept = |stored| SecretSight {
+    let kept = |stored| SecretSnapshot {
         room: Ok(version_7()),
         stored,
     };
@@ -128,8 +128,8 @@ fn a_secret_without_room_is_said_again_and_never_made() {
         }
     };
     let decide = |secret: Option<&Secret>, trusted: Option<&str>| {
-        let sight = CertificateSight {
-            secret: SecretSight::of(secret),
+        let sight = CertificateSnapshot {
+            secret: SecretSnapshot::of(secret),
             bindings: None,
             fresh: Some(fresh.clone()),
         };
@@ -176,8 +176,8 @@ fn the_webhook_for_bindings_is_trusted_with_the_other() {
             ..ValidatingWebhookConfiguration::default()
         };
         bindings.metadata.name = Some("b".to_owned());
-        let sight = CertificateSight {
-            secret: SecretSight {
+        let sight = CertificateSnapshot {
+            secret: SecretSnapshot {
                 room: Ok(version_7()),
                 stored: Some(Box::new(stored.clone())),
             },
@@ -203,8 +203,8 @@ fn the_webhook_for_bindings_is_trusted_with_the_other() {
 
 #[test]
 fn a_configuration_without_a_host_needs_no_certificate() {
-    let sight = CertificateSight {
-        secret: SecretSight::of(None),
+    let sight = CertificateSnapshot {
+        secret: SecretSnapshot::of(None),
         bindings: None,
         fresh: None,
     };
@@ -232,8 +232,8 @@ fn what_was_applied_is_given_up_and_nothing_else() {
             ..ManagedFieldsEntry::default()
         };
         configuration.metadata.managed_fields = Some(owners.iter().map(owner).collect());
-        let sight = CertificateSight {
-            secret: SecretSight {
+        let sight = CertificateSnapshot {
+            secret: SecretSnapshot {
                 room: Ok(version_7()),
                 stored: Some(Box::new(stored.clone())),
             },

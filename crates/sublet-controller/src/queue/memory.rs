@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sublet_api::group::{ShapeMemo, WholeSight};
+use sublet_api::group::{ShapeMemo, WholeSnapshot};
 use sublet_model::{Pauses, Time};
 use sublet_queue::{QueueHold, QueueMemo};
 
@@ -187,7 +187,7 @@ impl Memory {
     }
 
     /// Did the group run as a whole since somebody of it is there?
-    pub(crate) fn ran_whole(&mut self, group: &str, sight: WholeSight) -> bool {
+    pub(crate) fn ran_whole(&mut self, group: &str, sight: WholeSnapshot) -> bool {
         let ran = sight.ran(self.whole.get(group).copied());
         // Once nobody of it is left it begins anew.
         let known = sight.stays && ran;
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn who_ran_as_a_whole_is_remembered_until_nobody_of_it_is_left() {
-        let sight = |is_whole, stays, is_starting| WholeSight {
+        let sight = |is_whole, stays, is_starting| WholeSnapshot {
             is_whole,
             stays,
             is_starting,

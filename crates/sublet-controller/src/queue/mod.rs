@@ -2,20 +2,20 @@
 //! for them.
 //!
 //! A decision is about the whole cluster, so this controller has a loop of its own: watches in, one
-//! look at everything after each change, writes out by the shell's pen. Nothing is in memory that
+//! look at everything after each change, writes out by the shell's writer. Nothing is in memory that
 //! the API server does not have: plans have the decisions, pods have their allocations, and groups
 //! have the time since when they wait.
 //!
-//! Suggested reading order: seen, watching; steps, memory, round, told, teller.
+//! Suggested reading order: watched_state, watching; steps, memory, round, report, reporter.
 
 mod memory;
+mod report;
+mod reporter;
 mod round;
-mod seen;
 mod steps;
-mod teller;
 #[cfg(test)]
 mod tests;
-mod told;
+mod watched_state;
 mod watching;
 
 use std::num::NonZeroU32;
@@ -34,11 +34,11 @@ use sublet_telemetry::metrics::ControllerMetrics;
 
 use crate::known::Known;
 use crate::pace::Pace;
-use crate::shell::{Pen, Undone};
+use crate::shell::{FencedWriter, Undone};
 use memory::Memory;
+use reporter::{Room, StatusReporter};
 use round::{QueueLook, Round};
 use steps::{Step, Then};
-use teller::{Room, Teller};
 use watching::Watching;
 
 /// Its name in logs and metrics, and as field manager.
@@ -89,7 +89,7 @@ pub(crate) async fn keep_queue(
             epoch,
             ..
         } = leadership.inaugurated().await;
-        let pen = Pen {
+        let writer = FencedWriter {
             name: QUEUE,
             client: client.clone(),
             leadership: leadership.clone(),
@@ -98,34 +98,39 @@ pub(crate) async fn keep_queue(
             pace: pace.clone(),
         };
         tokio::select! {
-            never = keeper.in_office(&pen, epoch, &mut names) => match never {},
+            never = keeper.in_office(&writer, epoch, &mut names) => match never {},
             () = leadership.lost(tenure) => {}
         }
     }
 }
 
 impl QueueKeeper {
-    async fn in_office(&self, pen: &Pen, epoch: u64, names: &mut u64) -> std::convert::Infallible {
+    async fn in_office(
+        &self,
+        writer: &FencedWriter,
+        epoch: u64,
+        names: &mut u64,
+    ) -> std::convert::Infallible {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
-        let watching = Watching::begin(&pen.client, self.engine(), &self.vital);
+        let watching = Watching::begin(&writer.client, self.engine(), &self.vital);
         watching.ready().await;
-        let teller = Teller::begin(pen, &self.vital);
+        let reporter = StatusReporter::begin(writer, &self.vital);
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
         let mut failures: u32 = 0;
         loop {
             let began = Instant::now();
-            let Some(Tenure { renewed, .. }) = pen.leadership.tenure(pen.tenure) else {
+            let Some(Tenure { renewed, .. }) = writer.leadership.tenure(writer.tenure) else {
                 // It is over, and so is this in a moment.
                 return std::future::pending().await;
             };
             let reign = (epoch, (began, renewed));
-            let round = self.look(&watching, reign, teller.room(), &mut memory, names);
+            let round = self.look(&watching, reign, reporter.room(), &mut memory, names);
             let rest = TOGETHER.max(RESTS * began.elapsed());
-            teller.tell(round.told);
-            pen.decided();
+            reporter.tell(round.told);
+            writer.decided();
             let is_done = self
-                .carry_out(round.steps, pen, &watching, &mut memory)
+                .carry_out(round.steps, writer, &watching, &mut memory)
                 .await;
             failures = if is_done {
                 0
@@ -158,7 +163,7 @@ impl QueueKeeper {
     ) -> Round {
         let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
         let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
-        watching.onlooker.decide(|sight| {
+        watching.read_replica.decide(|sight| {
             let seen = watching.board.seen();
             let outlook = QueueLook {
                 seen: &seen,
@@ -177,13 +182,13 @@ impl QueueKeeper {
     async fn carry_out(
         &self,
         steps: Vec<Step>,
-        pen: &Pen,
+        writer: &FencedWriter,
         watching: &Watching,
         memory: &mut Memory,
     ) -> bool {
         let mut is_done = true;
         let steps = steps.into_iter().map(|step| async move {
-            let written = pen.write(&step.write).await;
+            let written = writer.write(&step.write).await;
             (step, written)
         });
         let mut steps = futures::stream::iter(steps).buffer_unordered(AT_ONCE);

@@ -12,20 +12,20 @@ use sublet_api::group::{
     Gathered, NamespaceLabels, QueueScope, QueueSources, QueuedGroup, queued_groups,
 };
 use sublet_api::object::Pod;
-use sublet_api::{QuotaBooks, QuotaGround, Victim, has_gate, is_over, largest_card, pod_uid};
+use sublet_api::{QuotaGround, QuotaTotals, Victim, has_gate, is_over, largest_card, pod_uid};
 use sublet_client::{Act, Write};
 use sublet_model::Time;
 use sublet_plan::Engine;
 use sublet_queue::{
     Amounts, Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
 };
-use sublet_scheduler::Sight;
+use sublet_scheduler::ClusterSnapshot;
 
 use super::memory::Memory;
-use super::seen::{Seen, SeenPlan, counts};
-use super::steps::{Scene, Step, Then, plan_address, replacement};
-use super::teller::Room;
-use super::told::{Tellings, Told, tell};
+use super::report::{ReportInputs, StatusReport, tell};
+use super::reporter::Room;
+use super::steps::{ProtocolSnapshot, Step, Then, plan_address, replacement};
+use super::watched_state::{WatchedPlan, WatchedState, counts};
 
 /// Time that members with a place wait for the others by default, as in Koordinator.
 const WAITS_S: u32 = 600;
@@ -38,7 +38,7 @@ type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
 
 /// Input of a look.
 pub(crate) struct QueueLook<'a> {
-    pub(crate) seen: &'a Seen,
+    pub(crate) seen: &'a WatchedState,
     pub(crate) namespaces: &'a NamespaceLabels,
     pub(crate) scope: &'a QueueScope,
     /// The leadership that writes.
@@ -56,14 +56,14 @@ pub(crate) struct Round {
     /// Writes that the protocol needs, in any order.
     pub(crate) steps: Vec<Step>,
     /// Messages to people.
-    pub(crate) told: Told,
+    pub(crate) told: StatusReport,
 }
 
 impl QueueLook<'_> {
     /// Looks at everything once.
     pub(crate) fn round(
         &self,
-        mut sight: Sight<'_>,
+        mut sight: ClusterSnapshot<'_>,
         memory: &mut Memory,
         names: &mut u64,
     ) -> Round {
@@ -92,7 +92,7 @@ impl QueueLook<'_> {
             });
             self.write_plans(&decisions, &groups, names, &mut round);
         }
-        let tellings = Tellings {
+        let tellings = ReportInputs {
             look: self,
             books: &books,
             gathered: &gathered,
@@ -103,7 +103,7 @@ impl QueueLook<'_> {
         round
     }
 
-    fn books(&self, engine: &Engine) -> QuotaBooks {
+    fn books(&self, engine: &Engine) -> QuotaTotals {
         let mut nodes = Amounts::new();
         for (resource, amount) in self.seen.nodes.values().flatten() {
             let sum = nodes.entry(resource.clone()).or_default();
@@ -117,10 +117,10 @@ impl QueueLook<'_> {
             pods: &pods.collect::<Vec<_>>(),
             unit: self.scope.unit,
         };
-        QuotaBooks::of(self.seen.quotas.values(), ground)
+        QuotaTotals::of(self.seen.quotas.values(), ground)
     }
 
-    fn gather(&self, books: &QuotaBooks, engine: &Engine, memory: &mut Memory) -> Gathered {
+    fn gather(&self, books: &QuotaTotals, engine: &Engine, memory: &mut Memory) -> Gathered {
         let groups = self.seen.pod_groups.values();
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
@@ -152,9 +152,9 @@ impl QueueLook<'_> {
         memory: &mut Memory,
         round: &mut Round,
     ) -> bool {
-        let scene = Scene::new(self.seen, groups, memory, (self.epoch, self.now));
+        let scene = ProtocolSnapshot::new(self.seen, groups, memory, (self.epoch, self.now));
         let mut is_settled = true;
-        for (name, SeenPlan { uid, plan }) in &self.seen.plans {
+        for (name, WatchedPlan { uid, plan }) in &self.seen.plans {
             match plan {
                 Err(error) => {
                     tracing::warn!(plan = name, %error, "a plan that cannot be read goes");
@@ -183,9 +183,9 @@ impl QueueLook<'_> {
 
     fn decide(
         &self,
-        sight: &mut Sight<'_>,
+        sight: &mut ClusterSnapshot<'_>,
         gathered: &Gathered,
-        books: &QuotaBooks,
+        books: &QuotaTotals,
         memory: &mut Memory,
     ) -> Vec<QueueDecision> {
         let group = |queued: &QueuedGroup| Group {

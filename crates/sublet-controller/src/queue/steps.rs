@@ -17,12 +17,12 @@ use sublet_client::{Act, ObjectAddress, Write};
 use sublet_model::{NodeName, PodUid, Time};
 use sublet_queue::GroupId;
 use sublet_queue::protocol::{
-    GroupPlan, GroupSight, PlanSight, PlanState, PlanStep, PodSight, SlotState, next_steps,
-    stranded,
+    GroupPlan, GroupSnapshot, PlanSnapshot, PlanState, PlanStep, PodSnapshot, SlotState,
+    next_steps, stranded,
 };
 
 use super::memory::Memory;
-use super::seen::Seen;
+use super::watched_state::WatchedState;
 use sublet_api::has_gate;
 
 /// One write, and its effect once it is done.
@@ -50,24 +50,24 @@ pub(crate) enum Then {
 }
 
 /// All that the protocol looks at.
-pub(crate) struct Scene<'a> {
-    seen: &'a Seen,
+pub(crate) struct ProtocolSnapshot<'a> {
+    seen: &'a WatchedState,
     groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
-    pods: BTreeMap<PodUid, PodSight>,
-    sights: BTreeMap<GroupId, GroupSight<'a>>,
+    pods: BTreeMap<PodUid, PodSnapshot>,
+    sights: BTreeMap<GroupId, GroupSnapshot<'a>>,
     /// The plan of each group that goes before its others.
     first: BTreeMap<Arc<str>, Arc<str>>,
     epoch: u64,
     now: Time,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ProtocolSnapshot<'a> {
     pub(crate) fn new(
-        seen: &'a Seen,
+        seen: &'a WatchedState,
         groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
         memory: &Memory,
         (epoch, now): (u64, Time),
-    ) -> Scene<'a> {
+    ) -> ProtocolSnapshot<'a> {
         let plans = || {
             seen.plans
                 .values()
@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
             counts.then(|| Some((pod_uid(pod).ok()?, sight_of(pod))))?
         });
         let sights = groups.values().map(|queued| {
-            let sight = GroupSight {
+            let sight = GroupSnapshot {
                 group: &queued.group,
                 suspended: queued.is_suspended,
                 waiting: waiting(seen, queued),
@@ -101,7 +101,7 @@ impl<'a> Scene<'a> {
             };
             (queued.group.id.clone(), sight)
         });
-        Scene {
+        ProtocolSnapshot {
             seen,
             groups,
             pods: pods.collect(),
@@ -125,7 +125,7 @@ impl<'a> Scene<'a> {
             let first = self.first.get(group.as_str());
             first.is_some_and(|first| *first != plan.name)
         };
-        let sight = PlanSight {
+        let sight = PlanSnapshot {
             epoch: self.epoch,
             is_confirmed,
             now: self.now,
@@ -222,7 +222,7 @@ impl<'a> Scene<'a> {
 }
 
 /// The group's pods that have no node, the oldest first.
-fn waiting(seen: &Seen, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
+fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
     let free = queued.pods.iter().filter(|member| !member.is_bound);
     let mut free: Vec<_> = free
         .filter_map(|member| {
@@ -237,10 +237,10 @@ fn waiting(seen: &Seen, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
     named.collect()
 }
 
-fn sight_of(pod: &Pod) -> PodSight {
+fn sight_of(pod: &Pod) -> PodSnapshot {
     let slot = mark_of(pod)
         .map(|SlotMark { key, .. }| (key.plan, GroupId::new(key.group), key.role, key.index));
-    PodSight {
+    PodSnapshot {
         gated: has_gate(pod),
         slot,
         bound: NodeName::new(&pod.spec.node_name).ok(),

@@ -2,9 +2,9 @@
 
 mod epochs;
 mod resize;
-mod seen;
 mod trees;
 mod unread;
+mod watched_state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use sublet_client::{Act, Change, Write};
 use sublet_model::{Entry, NodeIdx, Time, Unit};
 use sublet_plan::stock::NodeRules;
 use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
-use sublet_scheduler::Sight;
+use sublet_scheduler::ClusterSnapshot;
 
 use super::memory::Memory;
+use super::report::StatusReport;
+use super::reporter::Room;
 use super::round::{QueueLook, Round};
-use super::seen::Seen;
 use super::steps::{Step, Then, mark_of};
-use super::teller::Room;
-use super::told::Told;
+use super::watched_state::WatchedState;
 use super::watching::KOORDINATOR;
 
 /// The cluster's objects, and the queue that looks at them.
 struct World {
-    seen: Seen,
+    seen: WatchedState,
     engine: Engine,
     nodes: Vec<(NodeIdx, NodeRules)>,
     memory: Memory,
@@ -67,7 +67,7 @@ impl World {
         let facts = facts_with_stock(&node, NodeDefaults { unit: Unit::MiB }).unwrap();
         let idx = engine.set_node(facts);
         let nodes = vec![(idx, node_rules(&node))];
-        let mut seen = Seen::default();
+        let mut seen = WatchedState::default();
         seen.node(Change::Set(node));
         World {
             seen,
@@ -134,7 +134,7 @@ impl World {
             assign: None,
             unit: Unit::MiB,
         };
-        // The ledger has pods on nodes, and the slots of plans, as an onlooker's has.
+        // The ledger has pods on nodes, and the slots of plans, as a read-only replica's has.
         let seen = &self.seen;
         self.bound.retain(|uid, _| seen.pods.contains_key(uid));
         let mut slots = self.slots();
@@ -143,7 +143,7 @@ impl World {
         slots
             .iter()
             .for_each(|slot| self.engine.observe(slot.clone()));
-        let sight = Sight {
+        let sight = ClusterSnapshot {
             engine: &mut self.engine,
             nodes: self.nodes.clone(),
             breaks: &|_| false,
@@ -223,7 +223,7 @@ fn what_there_is_no_room_to_tell_is_told_later() {
         reasons: false,
         status: false,
     };
-    assert_eq!(world.look().told, Told::default());
+    assert_eq!(world.look().told, StatusReport::default());
     world.room.status = true;
     let told = world.look().told;
     assert_eq!((told.events.len(), told.status.len()), (0, 1));

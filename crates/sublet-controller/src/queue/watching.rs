@@ -20,11 +20,11 @@ use sublet_client::{
     Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any, watch_definitions,
 };
 use sublet_plan::EngineOptions;
-use sublet_scheduler::{Ear, Onlooker};
+use sublet_scheduler::{EventSink, ReadReplica};
 use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::Notify;
 
-use super::seen::Seen;
+use super::watched_state::WatchedState;
 
 /// API groups of quotas.
 pub(crate) const KOORDINATOR: &str = "scheduling.sigs.k8s.io";
@@ -42,7 +42,7 @@ const UNDEFINED: Duration = Duration::from_secs(60);
 /// The objects seen, and the signal of news.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    seen: Mutex<Seen>,
+    seen: Mutex<WatchedState>,
     /// Lists that are not complete yet.
     awaited: Mutex<BTreeSet<String>>,
     /// Notified of every change.
@@ -52,13 +52,13 @@ pub(crate) struct Board {
 /// The watches of one tenure; they end with it.
 pub(crate) struct Watching {
     pub(crate) board: Arc<Board>,
-    pub(crate) onlooker: Onlooker,
+    pub(crate) read_replica: ReadReplica,
     _tasks: VitalTasks,
 }
 
 impl Board {
     /// The objects seen.
-    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn seen(&self) -> MutexGuard<'_, WatchedState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +80,7 @@ impl Board {
 /// Passes on to the board the changes that the ledger's own watches tell.
 struct BoardEar(Arc<Board>);
 
-impl Ear for BoardEar {
+impl EventSink for BoardEar {
     fn pod(&self, change: Change<Pod>) {
         self.0.seen().pod(change);
         self.0.news.notify_one();
@@ -101,8 +101,8 @@ impl Watching {
     /// Begins to watch. `options`: of the engine that decides.
     pub(crate) fn begin(client: &Client, options: EngineOptions, vital: &Vital) -> Watching {
         let board = Arc::new(Board::default());
-        let ear = Box::new(BoardEar(board.clone()));
-        let onlooker = Onlooker::begin(client.clone(), options, true, vital, Some(ear));
+        let sink = Box::new(BoardEar(board.clone()));
+        let read_replica = ReadReplica::begin(client.clone(), options, true, vital, Some(sink));
 
         let mut tasks = VitalTasks::new(vital);
         let defined = follow_definitions(&mut tasks, client);
@@ -140,14 +140,14 @@ impl Watching {
         }
         Watching {
             board,
-            onlooker,
+            read_replica,
             _tasks: tasks,
         }
     }
 
     /// Waits until all is known.
     pub(crate) async fn ready(&self) {
-        self.onlooker.ready().await;
+        self.read_replica.ready().await;
         while !self.board.is_complete() {
             self.board.news.notified().await;
         }
@@ -192,7 +192,7 @@ impl List {
         self,
         tasks: &mut VitalTasks,
         watch: impl Fn(&Client) -> S + Send + 'static,
-        mut enter: impl FnMut(&mut Seen, Change<T>) + Send + 'static,
+        mut enter: impl FnMut(&mut WatchedState, Change<T>) + Send + 'static,
     ) where
         S: Stream<Item = Result<Change<T>, watcher::Error>> + Send + 'static,
     {
@@ -212,7 +212,7 @@ impl List {
     async fn until_undefined<T>(
         &self,
         changes: impl Stream<Item = Result<Change<T>, watcher::Error>>,
-        enter: &mut impl FnMut(&mut Seen, Change<T>),
+        enter: &mut impl FnMut(&mut WatchedState, Change<T>),
     ) {
         let mut changes = pin!(changes);
         while let Some(change) = changes.next().await {

@@ -195,7 +195,7 @@ fn keeper() -> SharePodKeeper {
 fn decided(share_pod: &SharePod, pod: Result<Option<Value>, String>) -> Decision {
     let mut object: SharePodWire = serde_json::from_value(json!({})).unwrap();
     object.object = share_pod.clone();
-    let sight = SharePodSight {
+    let sight = SharePodSnapshot {
         pod,
         labels: BTreeMap::new(),
         flavors: None,

@@ -48,12 +48,12 @@ fn api_server() -> Client {
     Client::new(tower::service_fn(answer), "default")
 }
 
-fn desk(
+fn state(
     namespaces: Option<NamespaceLabels>,
-) -> (watch::Sender<Option<NamespaceLabels>>, Arc<Desk>) {
+) -> (watch::Sender<Option<NamespaceLabels>>, Arc<WebhookState>) {
     let (sender, namespaces) = watch::channel(namespaces);
     let (metrics, registry) = ControllerMetrics::registered();
-    let desk = Desk {
+    let state = WebhookState {
         rules: rules(),
         binding_rules: BindingRules {
             unit: Unit::MiB,
@@ -70,7 +70,7 @@ fn desk(
         metrics,
         registry,
     };
-    (sender, Arc::new(desk))
+    (sender, Arc::new(state))
 }
 
 fn review(scheduler: &str, limits: &Value) -> Value {
@@ -97,24 +97,24 @@ fn review(scheduler: &str, limits: &Value) -> Value {
     })
 }
 
-async fn call(desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
-    call_at("/admit", desk, body).await
+async fn call(state: &Arc<WebhookState>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+    call_at("/admit", state, body).await
 }
 
-async fn call_at(path: &str, desk: &Arc<Desk>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
+async fn call_at(path: &str, state: &Arc<WebhookState>, body: Vec<u8>) -> (StatusCode, Vec<u8>) {
     let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
     let request = request.body(axum::body::Body::from(body)).unwrap();
-    let response = router(desk.clone()).oneshot(request).await.unwrap();
+    let response = router(state.clone()).oneshot(request).await.unwrap();
     let status = response.status();
     let body = axum::body::to_bytes(response.into_body(), crate::listener::CALLS.body_size).await;
     (status, body.unwrap().to_vec())
 }
 
 /// The message of a refused SharePod, or nothing where it is allowed.
-async fn share_pod_refused(desk: &Arc<Desk>, object: &Value) -> String {
+async fn share_pod_refused(state: &Arc<WebhookState>, object: &Value) -> String {
     let mut review = review("", &json!({}));
     review["request"]["object"] = object.clone();
-    let (status, body) = call_at("/sharepods", desk, review.to_string().into_bytes()).await;
+    let (status, body) = call_at("/sharepods", state, review.to_string().into_bytes()).await;
     assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
     let answer: Value = serde_json::from_slice(&body).unwrap();
     let response = &answer["response"];
@@ -127,7 +127,7 @@ async fn share_pod_refused(desk: &Arc<Desk>, object: &Value) -> String {
 #[tokio::test]
 async fn a_share_pod_is_judged_by_the_pod_that_would_come_of_it() {
     let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
-    let (_sender, desk) = desk(Some(none));
+    let (_sender, state) = state(Some(none));
     let object = |memory: &str| {
         json!({
             "apiVersion": "kubeshare.nthu/v1", "kind": "SharePod",
@@ -138,18 +138,18 @@ async fn a_share_pod_is_judged_by_the_pod_that_would_come_of_it() {
             "spec": {"containers": [{"name": "c0"}]},
         })
     };
-    assert_eq!(share_pod_refused(&desk, &object("5")).await, "");
-    let refused = share_pod_refused(&desk, &object("5Gi")).await;
+    assert_eq!(share_pod_refused(&state, &object("5")).await, "");
+    let refused = share_pod_refused(&state, &object("5Gi")).await;
     assert!(
         refused.contains("`kubeshare/gpu_mem` is `5Gi`"),
         "{refused}"
     );
-    let (status, _) = call_at("/sharepods", &desk, b"{}".to_vec()).await;
+    let (status, _) = call_at("/sharepods", &state, b"{}".to_vec()).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
-async fn reviewed(desk: &Arc<Desk>, review: &Value) -> Value {
-    let (status, body) = call(desk, review.to_string().into_bytes()).await;
+async fn reviewed(state: &Arc<WebhookState>, review: &Value) -> Value {
+    let (status, body) = call(state, review.to_string().into_bytes()).await;
     assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
     serde_json::from_slice(&body).unwrap()
 }
@@ -157,9 +157,9 @@ async fn reviewed(desk: &Arc<Desk>, review: &Value) -> Value {
 #[tokio::test]
 async fn a_review_is_answered_with_a_patch_or_a_refusal() {
     let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
-    let (_sender, desk) = desk(Some(none));
+    let (_sender, state) = state(Some(none));
     let good = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
-    let answer = reviewed(&desk, &good).await;
+    let answer = reviewed(&state, &good).await;
     assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
     assert_eq!(answer["kind"], "AdmissionReview");
     let response = &answer["response"];
@@ -168,7 +168,7 @@ async fn a_review_is_answered_with_a_patch_or_a_refusal() {
     assert_eq!(response["patchType"], "JSONPatch");
 
     let bad = review("sublet-scheduler", &json!({"aliyun.com/gpu-mem": "much"}));
-    let response = &reviewed(&desk, &bad).await["response"];
+    let response = &reviewed(&state, &bad).await["response"];
     assert_eq!(response["allowed"], false);
     let message = response["status"]["message"].as_str().unwrap();
     assert!(
@@ -177,13 +177,13 @@ async fn a_review_is_answered_with_a_patch_or_a_refusal() {
     );
 
     let others = review("other", &json!({"aliyun.com/gpu-mem": "much"}));
-    let response = &reviewed(&desk, &others).await["response"];
+    let response = &reviewed(&state, &others).await["response"];
     assert_eq!(response["allowed"], true);
     assert_eq!(response["patch"], Value::Null);
 
-    let (status, _) = call(&desk, b"{}".to_vec()).await;
+    let (status, _) = call(&state, b"{}".to_vec()).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    let page = print(&desk.registry);
+    let page = print(&state.registry);
     for line in [
         "sublet_webhook_pods_total{outcome=\"changed\"} 1",
         "sublet_webhook_pods_total{outcome=\"refused\"} 1",
@@ -196,7 +196,7 @@ async fn a_review_is_answered_with_a_patch_or_a_refusal() {
 
 #[tokio::test]
 async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
-    let (sender, desk) = desk(None);
+    let (sender, state) = state(None);
     let (changes, watched) = futures::channel::mpsc::unbounded();
     let follows = tokio::spawn(follow_namespaces(watched, sender));
     let namespace = |name: &str, labels: &Value| {
@@ -209,8 +209,8 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     send(Ok(Change::ListEnds));
     let review = review("default-scheduler", &json!({"aliyun.com/gpu-mem": "5"}));
     let calling = tokio::spawn({
-        let desk = desk.clone();
-        async move { reviewed(&desk, &review).await }
+        let state = state.clone();
+        async move { reviewed(&state, &review).await }
     });
     tokio::task::yield_now().await;
     send(namespace(
@@ -219,7 +219,7 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     ));
     let answer = calling.await.unwrap();
     assert_ne!(answer["response"]["patch"], Value::Null);
-    let known = desk.known.namespaces.borrow().clone().unwrap();
+    let known = state.known.namespaces.borrow().clone().unwrap();
     assert_eq!(known["old"], BTreeMap::new());
     assert_eq!(known["ns"].len(), 1);
     // A new list replaces what was known.
@@ -228,7 +228,7 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
     drop(changes);
     follows.await.unwrap();
     assert_eq!(
-        *desk.known.namespaces.borrow(),
+        *state.known.namespaces.borrow(),
         Some(NamespaceLabels::new())
     );
 }
@@ -236,23 +236,23 @@ async fn a_namespace_that_is_as_new_as_its_pod_is_waited_for() {
 #[tokio::test]
 async fn a_flavor_that_is_as_new_as_its_pod_is_waited_for() {
     let none = NamespaceLabels::from([("ns".to_owned(), BTreeMap::new())]);
-    let (_sender, desk) = desk(Some(none));
+    let (_sender, state) = state(Some(none));
     let (sender, flavors) = watch::channel(None);
-    let desk = Arc::into_inner(desk).map(|desk| Desk {
+    let state = Arc::into_inner(state).map(|state| WebhookState {
         known: Known {
             flavors,
-            ..desk.known
+            ..state.known
         },
-        ..desk
+        ..state
     });
-    let desk = Arc::new(desk.unwrap());
+    let state = Arc::new(state.unwrap());
     let (changes, watched) = futures::channel::mpsc::unbounded();
     let follows = tokio::spawn(follow_flavors(watched, sender));
     let mut review = review("sublet-scheduler", &json!({}));
     review["request"]["object"]["metadata"]["labels"] = json!({keys::FLAVOR: "half"});
     let calling = tokio::spawn({
-        let (desk, review) = (desk.clone(), review.clone());
-        async move { reviewed(&desk, &review).await }
+        let (state, review) = (state.clone(), review.clone());
+        async move { reviewed(&state, &review).await }
     });
     tokio::task::yield_now().await;
     let half = json!({"metadata": {"name": "half"}, "spec": {"memoryPercent": 50}});
@@ -268,7 +268,7 @@ async fn a_flavor_that_is_as_new_as_its_pod_is_waited_for() {
     send(Change::Gone(half()));
     drop(changes);
     follows.await.unwrap();
-    let response = &reviewed(&desk, &review).await["response"];
+    let response = &reviewed(&state, &review).await["response"];
     assert_eq!(response["allowed"], false);
     let message = response["status"]["message"].as_str().unwrap();
     assert!(message.ends_with("; there are none"), "{message}");
@@ -276,7 +276,7 @@ async fn a_flavor_that_is_as_new_as_its_pod_is_waited_for() {
 
 #[tokio::test]
 async fn a_strangers_binding_is_looked_up_and_refused() {
-    let (_sender, desk) = desk(None);
+    let (_sender, state) = state(None);
     let bind = async |user: &str, pod: &str, node: &str| {
         let mut review = review("other", &json!({}));
         let request = &mut review["request"];
@@ -287,7 +287,7 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
             "target": {"kind": "Node", "name": node},
         });
-        let (status, body) = call_at("/bindings", &desk, review.to_string().into_bytes()).await;
+        let (status, body) = call_at("/bindings", &state, review.to_string().into_bytes()).await;
         let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         let message = answer["response"]["status"]["message"]
             .as_str()
@@ -311,7 +311,7 @@ async fn a_strangers_binding_is_looked_up_and_refused() {
     // Nobody knows: the API server takes it as no answer.
     assert_eq!(bind("eve", "p", "n2").await, (503, None, None));
     assert_eq!(bind("eve", "", "n1").await, (400, None, None));
-    let page = print(&desk.registry);
+    let page = print(&state.registry);
     for line in [
         "sublet_webhook_bindings_total{outcome=\"allowed\"} 3",
         "sublet_webhook_bindings_total{outcome=\"refused\"} 1",

@@ -74,7 +74,7 @@ struct ToyControl {
 impl Control for ToyControl {
     type Object = DynamicObject;
     type Caches = ();
-    type Sight = ();
+    type Snapshot = ();
 
     const NAME: &'static str = "toys";
 

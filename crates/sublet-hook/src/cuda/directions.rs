@@ -1,6 +1,6 @@
 //! Holds that no two modules of this folder point at each other, directly or around a circle.
 //!
-//! A module points at another if it names it in a path, or if it uses a book whose type is
+//! A module points at another if it names it in a path, or if it uses an account whose type is
 //! declared there. The folder's own `mod.rs` puts all together and is not counted, nor are tests.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,16 +63,16 @@ fn named(code: &str, depth: usize) -> BTreeSet<&str> {
     absolute.chain(from_here).collect()
 }
 
-/// Returns the modules that the types of each book come from.
-fn books(root: &str, modules: &Graph) -> BTreeMap<String, Vec<String>> {
-    let list = after(root, "pubstructCudaBooks{")
+/// Returns the modules that the types of each account come from.
+fn accounts(root: &str, modules: &Graph) -> BTreeMap<String, Vec<String>> {
+    let list = after(root, "pubstructCudaAccounts{")
         .next()
-        .expect("the books");
+        .expect("the accounts");
     let list = &list[..list.find('}').expect("their end")];
     let fields = list
         .split(",pub")
         .map(|field| field.trim_start_matches("pub"));
-    let book = |field: &str| {
+    let account = |field: &str| {
         let (name, declared) = field.split_once(':')?;
         let is_of = |module: &&String| declared.contains(&format!("{module}::"));
         Some((
@@ -80,7 +80,7 @@ fn books(root: &str, modules: &Graph) -> BTreeMap<String, Vec<String>> {
             modules.keys().filter(is_of).cloned().collect(),
         ))
     };
-    fields.filter_map(book).collect()
+    fields.filter_map(account).collect()
 }
 
 /// The source files below a folder.
@@ -117,10 +117,10 @@ fn graph() -> Graph {
         .iter()
         .map(|(module, ..)| (module.clone(), BTreeSet::new()))
         .collect();
-    let books = books(&code_of(&root), &graph);
+    let found = accounts(&code_of(&root), &graph);
     for (module, depth, code) in &sources {
         let mut all: BTreeSet<String> = named(code, *depth).into_iter().map(String::from).collect();
-        let used = after(code, "books.").filter_map(|rest| books.get(name_at(rest)));
+        let used = after(code, "books.").filter_map(|rest| found.get(name_at(rest)));
         all.extend(used.flatten().cloned());
         all.retain(|other| other != module && graph.contains_key(other));
         graph.entry(module.clone()).or_default().extend(all);
@@ -131,7 +131,7 @@ fn graph() -> Graph {
 #[test]
 fn modules_point_at_each_other_in_no_circle() {
     let mut left = graph();
-    // The parts of the graph are found: a path, a list, a book.
+    // The parts of the graph are found: a path, a list, an account.
     for (module, other) in [("launch", "real"), ("linear", "c"), ("context", "owned")] {
         assert!(left[module].contains(other), "{module}: {:?}", left[module]);
     }

@@ -20,7 +20,7 @@
 //!   tenant. If others may still hold the memory, [`deferred_free`] tells them later. [`borrowed`]
 //!   is memory of others.
 //! - [`tenant`] takes and gives back. It knows no module above it: a module that keeps memory
-//!   unused is a [`tenant::CachesMemory`] in the list of `CudaBooks::caches`.
+//!   unused is a [`tenant::CachesMemory`] in the list of `CudaAccounts::caches`.
 //! - [`real`] is the driver itself, [`stream`] the properties of its streams, [`c`] its types.
 //!
 //! Read [`table`], then [`tenant`], then a hook.
@@ -111,7 +111,7 @@ extern "C" fn decide(index: usize) -> *const c_void {
 
 /// This process's memory and work, by card.
 #[derive(Debug, Default)]
-pub struct CudaBooks {
+pub struct CudaAccounts {
     /// Linear memory, by address.
     pub pointers: Pointers<owned::Owned>,
     /// Pieces that small allocations share.
@@ -150,7 +150,7 @@ pub struct CudaBooks {
     pub start: Mutex<start::Start>,
 }
 
-impl CudaBooks {
+impl CudaAccounts {
     /// Notes all that may run, since nobody knows.
     pub fn note_all_work(&self, link: &Link) {
         let contexts = locked(&self.contexts).handles();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use sublet_abi::{DeviceIndex, Units};
 
 use super::c::*;
-use super::{CudaBooks, real};
+use super::{CudaAccounts, real};
 use crate::guard::{Inside, catch_panic};
 use crate::link::{Budget, Link};
 use crate::process;
@@ -22,7 +22,7 @@ pub struct Tenant {
     /// Its account.
     pub link: &'static Link,
     /// Its memory and work.
-    pub books: &'static CudaBooks,
+    pub books: &'static CudaAccounts,
 }
 
 /// Memory that was taken.

@@ -30,7 +30,7 @@ use sublet_abi::{
 };
 
 use crate::gate::futex;
-use crate::settings::{self, Told, Unclear};
+use crate::settings::{self, SettingsSource, Unclear};
 use meeting::Why;
 use socket::Socket;
 pub(crate) use watch::without_signals;
@@ -301,7 +301,7 @@ pub fn is_hooking() -> bool {
     static HOOKING: AtomicU8 = AtomicU8::new(UNKNOWN);
     if HOOKING.load(Ordering::Relaxed) == UNKNOWN {
         let told = settings::told();
-        let is_told = told.directory().is_some() || matches!(told, Told::Unclear(_));
+        let is_told = told.directory().is_some() || matches!(told, SettingsSource::Unclear(_));
         let found = if is_told { YES } else { NO };
         HOOKING.store(found, Ordering::Relaxed);
     }
@@ -313,7 +313,7 @@ pub fn is_hooking() -> bool {
 pub fn connect() -> LinkState {
     let told = settings::told();
     match (told, told.directory()) {
-        (Told::Unclear(why), _) => LinkState::Forbidden(NoSlot::Unclear(why)),
+        (SettingsSource::Unclear(why), _) => LinkState::Forbidden(NoSlot::Unclear(why)),
         (_, None) => LinkState::Off,
         (_, Some(folder)) => connect_to(&folder.join(SOCKET), told.mode()),
     }

@@ -32,7 +32,7 @@ use crate::real::Row;
 use crate::trampoline::{Targets, settle};
 use lists::Asking;
 use real::REAL;
-use view::{Seen, View};
+use view::{AnswerSource, View};
 
 /// Places of functions in the library's table.
 pub mod row {
@@ -73,11 +73,13 @@ fn seeing(
         return real();
     };
     match catch_panic(view::current) {
-        Some(Seen::Tenant(view)) => catch_panic(|| hook(view)).unwrap_or(NVML_ERROR_UNKNOWN),
+        Some(AnswerSource::Tenant(view)) => {
+            catch_panic(|| hook(view)).unwrap_or(NVML_ERROR_UNKNOWN)
+        }
         // Without a library that is the answer, as it is without an arbiter too.
-        Some(Seen::Forbidden) if REAL.exists(row::nvmlInit_v2) => NVML_ERROR_NO_PERMISSION,
-        Some(Seen::Forbidden) => NVML_ERROR_LIBRARY_NOT_FOUND,
-        Some(Seen::Everything) | None => real(),
+        Some(AnswerSource::Forbidden) if REAL.exists(row::nvmlInit_v2) => NVML_ERROR_NO_PERMISSION,
+        Some(AnswerSource::Forbidden) => NVML_ERROR_LIBRARY_NOT_FOUND,
+        Some(AnswerSource::Everything) | None => real(),
     }
 }
 

@@ -10,7 +10,7 @@ use sublet_abi::Mode;
 use sublet_driver_api::nvml::*;
 
 use super::real::REAL;
-use super::view::{self, Seen};
+use super::view::{self, AnswerSource};
 use super::{row, seeing};
 use crate::guard::{Inside, catch_panic};
 use crate::real::Like;
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn error_string<R: Like<row::nvmlErrorString>>(
     error: nvmlReturn_t,
 ) -> *const c_char {
     let refused = error == NVML_ERROR_NO_PERMISSION
-        && matches!(catch_panic(view::current), Some(Seen::Forbidden));
+        && matches!(catch_panic(view::current), Some(AnswerSource::Forbidden));
     if refused && let Some(reason) = view::reason() {
         return reason.as_ptr();
     }
@@ -85,12 +85,12 @@ extern "C" fn judge(index: usize) -> *const c_void {
         return REAL.address(index);
     };
     match catch_panic(view::current) {
-        Some(Seen::Everything) | None => REAL.address(index),
-        Some(Seen::Tenant(_) | Seen::Forbidden) if REAL.exists(index) => {
+        Some(AnswerSource::Everything) | None => REAL.address(index),
+        Some(AnswerSource::Tenant(_) | AnswerSource::Forbidden) if REAL.exists(index) => {
             no_permission as *const c_void
         }
         // Without a library, or with one that lacks the function, that is the answer.
-        Some(Seen::Tenant(_) | Seen::Forbidden) => REAL.address(index),
+        Some(AnswerSource::Tenant(_) | AnswerSource::Forbidden) => REAL.address(index),
     }
 }
 

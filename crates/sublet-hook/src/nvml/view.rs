@@ -24,7 +24,7 @@ use super::pids::Numbering;
 use crate::link::meeting::{Why, meet, system};
 use crate::link::{self, PATIENCE, now_ms, pages};
 use crate::report::{self, Memory};
-use crate::settings::{self, Told};
+use crate::settings::{self, SettingsSource};
 
 /// Between two attempts, also to reach an arbiter that answers and has no heartbeat.
 const PAUSE_MS: u64 = 1000;
@@ -45,7 +45,7 @@ pub struct View {
 
 /// Source of a call's answer.
 #[derive(Debug, Clone, Copy)]
-pub enum Seen {
+pub enum AnswerSource {
     /// The tenant's pages.
     Tenant(&'static View),
     /// There is no arbiter, and the program may run without: the driver's own answers.
@@ -124,25 +124,25 @@ static REASON: AtomicPtr<CString> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns this process's current view. Connects if there are no pages, or if no arbiter keeps
 /// them.
-pub fn current() -> Seen {
+pub fn current() -> AnswerSource {
     let known = known();
     if let Some(view) = known
         && view.is_fresh()
     {
-        return Seen::Tenant(view);
+        return AnswerSource::Tenant(view);
     }
     let is_first = TRIED_BY.load(Ordering::Acquire) != std::process::id();
     let pause_ms = now_ms().saturating_sub(TRIED_MS.load(Ordering::Relaxed));
     if (is_first || pause_ms >= PAUSE_MS)
         && let Some(view) = look_again(is_first, known)
     {
-        return Seen::Tenant(view);
+        return AnswerSource::Tenant(view);
     }
     match known {
         // The last limits hold until a successor sets others.
-        Some(view) => Seen::Tenant(view),
-        None if is_strict() => Seen::Forbidden,
-        None => Seen::Everything,
+        Some(view) => AnswerSource::Tenant(view),
+        None if is_strict() => AnswerSource::Forbidden,
+        None => AnswerSource::Everything,
     }
 }
 
@@ -163,7 +163,7 @@ fn known() -> Option<&'static View> {
 /// One attempt. Threads that try at the same time get a view each, and the last one stays.
 fn look_again(is_first: bool, known: Option<&'static View>) -> Option<&'static View> {
     let told = settings::told();
-    if let Told::Unclear(why) = told {
+    if let SettingsSource::Unclear(why) = told {
         remember(&format!("no view: {why}"));
     }
     let socket = told.directory()?.join(link::SOCKET);

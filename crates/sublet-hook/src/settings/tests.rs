@@ -31,23 +31,23 @@ fn a_file_decides_and_without_one_the_program_s_rights_do() {
     let base = tempfile::tempdir().expect("a folder");
     let (first, second) = (base.path().join("first"), base.path().join("second"));
     let places = [place(&first), place(&second.join("settings"))];
-    let told = |is_privileged| Told::at(&places, me(), is_privileged);
-    assert!(matches!(told(false), Told::ByEnvironment));
+    let told = |is_privileged| SettingsSource::at(&places, me(), is_privileged);
+    assert!(matches!(told(false), SettingsSource::ByEnvironment));
     let nobody = told(true);
-    assert!(matches!(nobody, Told::ByNobody));
+    assert!(matches!(nobody, SettingsSource::ByNobody));
     assert_eq!(
         (nobody.directory(), nobody.driver(DRIVER_CUDA)),
         (None, None)
     );
     // A file in the place of a folder is none of ours.
     fs::write(&second, "").expect("a file");
-    assert!(matches!(told(false), Told::ByEnvironment));
+    assert!(matches!(told(false), SettingsSource::ByEnvironment));
 
     fs::write(&first, TEXT).expect("a file");
     mode(&first, 0o644);
     for is_privileged in [false, true] {
         let told = told(is_privileged);
-        assert!(matches!(told, Told::ByFile(_)), "{told:?}");
+        assert!(matches!(told, SettingsSource::ByFile(_)), "{told:?}");
         assert_eq!(told.directory(), Some("/s/tenant".into()));
         assert_eq!(told.mode(), Mode::Strict);
         assert_eq!(told.driver(DRIVER_CUDA), Some("/d/libcuda.so.1".into()));
@@ -57,19 +57,19 @@ fn a_file_decides_and_without_one_the_program_s_rights_do() {
     fs::remove_file(&second).expect("own file");
     fs::create_dir(&second).expect("a folder");
     fs::rename(&first, second.join("settings")).expect("own file");
-    assert!(matches!(told(true), Told::ByFile(_)));
+    assert!(matches!(told(true), SettingsSource::ByFile(_)));
     fs::write(&first, "").expect("a file");
-    assert!(matches!(told(true), Told::Unclear(_)));
+    assert!(matches!(told(true), SettingsSource::Unclear(_)));
 }
 
 #[test]
 fn what_others_could_have_written_is_not_believed() {
     let base = tempfile::tempdir().expect("a folder");
     let file = base.path().join("settings");
-    let why = |owner| match Told::at(&[place(&file)], owner, false) {
-        Told::Unclear(why) => {
+    let why = |owner| match SettingsSource::at(&[place(&file)], owner, false) {
+        SettingsSource::Unclear(why) => {
             let text = why.to_string();
-            let unclear = Told::Unclear(why);
+            let unclear = SettingsSource::Unclear(why);
             assert_eq!((unclear.directory(), unclear.mode()), (None, Mode::Strict));
             let start = format!("cannot go by {}: ", file.display());
             text.strip_prefix(&start).expect("the place").to_owned()
@@ -127,7 +127,7 @@ proptest! {
         let bytes = [&TEXT.as_bytes()[..keep], &bytes].concat();
         fs::write(&file, &bytes).expect("a file");
         mode(&file, 0o600);
-        let told = Told::at(&[place(&file)], me(), false);
-        prop_assert!(matches!(told, Told::ByFile(_) | Told::Unclear(_)), "{:?}", told);
+        let told = SettingsSource::at(&[place(&file)], me(), false);
+        prop_assert!(matches!(told, SettingsSource::ByFile(_) | SettingsSource::Unclear(_)), "{:?}", told);
     }
 }

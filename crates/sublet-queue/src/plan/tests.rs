@@ -6,30 +6,30 @@ mod properties;
 mod reclaim;
 mod trees;
 
-use crate::scene::Scene;
+use crate::test_cluster::TestCluster;
 
 #[test]
 fn of_two_gangs_that_do_not_fit_together_one_runs_and_one_waits() {
-    let mut scene = Scene::new(3, 4, &["a - 0 12", "b - 0 12"]);
-    scene.add(&["x a | w 8 8 1x", "y b | w 8 8 1x"]);
-    assert_eq!(scene.tick(0), ["admit x 8"]);
-    assert_eq!(scene.tick(1), [] as [&str; 0]);
-    assert_eq!(scene.places("y"), "", "never a part of a gang");
-    scene.remove("x");
-    assert_eq!(scene.tick(2), ["admit y 8"]);
+    let mut cluster = TestCluster::new(3, 4, &["a - 0 12", "b - 0 12"]);
+    cluster.add(&["x a | w 8 8 1x", "y b | w 8 8 1x"]);
+    assert_eq!(cluster.tick(0), ["admit x 8"]);
+    assert_eq!(cluster.tick(1), [] as [&str; 0]);
+    assert_eq!(cluster.places("y"), "", "never a part of a gang");
+    cluster.remove("x");
+    assert_eq!(cluster.tick(2), ["admit y 8"]);
 }
 
 #[test]
 fn who_cannot_start_keeps_nobody_behind_it_waiting() {
-    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
-    scene.add(&[
+    let mut cluster = TestCluster::new(2, 4, &["a - 0 100"]);
+    cluster.add(&[
         "0big a p9 | w 1 1 5x",
         "1next a p5 | w 1 1 4x",
         "2last a | w 4 4 1x",
     ]);
-    assert_eq!(scene.tick(0), ["admit 1next 1", "admit 2last 4"]);
+    assert_eq!(cluster.tick(0), ["admit 1next 1", "admit 2last 4"]);
     assert_eq!(
-        scene.why("0big", 1),
+        cluster.why("0big", 1),
         "it can never start: were all nodes empty, there would be a place for 0 of the 1 members \
          that start together; the next one is of role w"
     );
@@ -37,19 +37,19 @@ fn who_cannot_start_keeps_nobody_behind_it_waiting() {
 
 #[test]
 fn whoever_looks_alike_waits_for_the_same_and_all_others_are_tried() {
-    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
-    scene.add(&["0busy a | w 2 2 3x"]);
-    assert_eq!(scene.tick(0), ["admit 0busy 2"]);
+    let mut cluster = TestCluster::new(2, 4, &["a - 0 100"]);
+    cluster.add(&["0busy a | w 2 2 3x"]);
+    assert_eq!(cluster.tick(0), ["admit 0busy 2"]);
     // A hundred that find no room, and behind them one that does.
     let wide: Vec<String> = (0..100)
         .map(|at| format!("w{at:03} a t1 | w 1 1 2x"))
         .collect();
-    scene.add(&wide.iter().map(String::as_str).collect::<Vec<_>>());
-    scene.add(&["x a t2 | w 2 2 1x"]);
-    assert_eq!(scene.tick(3), ["admit x 2"]);
+    cluster.add(&wide.iter().map(String::as_str).collect::<Vec<_>>());
+    cluster.add(&["x a t2 | w 2 2 1x"]);
+    assert_eq!(cluster.tick(3), ["admit x 2"]);
     for name in ["w000", "w099"] {
         assert_eq!(
-            scene.why(name, 4),
+            cluster.why(name, 4),
             "it asks 2 of gpu, and quota a uses 8 of its runtime of 8; it starts when 2 of that is \
              given back"
         );
@@ -58,21 +58,21 @@ fn whoever_looks_alike_waits_for_the_same_and_all_others_are_tried() {
 
 #[test]
 fn one_tick_starts_so_many_and_the_next_goes_on() {
-    let mut scene = Scene::new(1, 4, &["a - 0 4"]);
-    scene.rules.most_starts = 2;
-    scene.add(&["0 a | w 1 1 1x", "1 a | w 1 1 1x", "2 a | w 1 1 1x"]);
-    assert_eq!(scene.tick(0), ["admit 0 1", "admit 1 1"]);
-    assert_eq!(scene.tick(1), ["admit 2 1"]);
+    let mut cluster = TestCluster::new(1, 4, &["a - 0 4"]);
+    cluster.rules.most_starts = 2;
+    cluster.add(&["0 a | w 1 1 1x", "1 a | w 1 1 1x", "2 a | w 1 1 1x"]);
+    assert_eq!(cluster.tick(0), ["admit 0 1", "admit 1 1"]);
+    assert_eq!(cluster.tick(1), ["admit 2 1"]);
 }
 
 #[test]
 fn what_no_nodes_could_hold_is_known_though_its_quota_is_in_the_way() {
-    let mut scene = Scene::new(3, 4, &["a - 0 12"]);
-    scene.add(&["small a | w 1 1 1x"]);
-    assert_eq!(scene.tick(0), ["admit small 1"]);
-    scene.add(&["wide a t1 | w 4 4 3x"]);
+    let mut cluster = TestCluster::new(3, 4, &["a - 0 12"]);
+    cluster.add(&["small a | w 1 1 1x"]);
+    assert_eq!(cluster.tick(0), ["admit small 1"]);
+    cluster.add(&["wide a t1 | w 4 4 3x"]);
     assert_eq!(
-        scene.why("wide", 1),
+        cluster.why("wide", 1),
         "it can never start: were all nodes empty, there would be a place for 3 of the 4 members \
          that start together; the next one is of role w"
     );
@@ -82,21 +82,21 @@ fn what_no_nodes_could_hold_is_known_though_its_quota_is_in_the_way() {
 fn who_has_run_is_not_taken_for_one_that_looks_like_it() {
     for names in [["a-new", "b-old"], ["b-new", "a-old"]] {
         let [new, old] = names;
-        let mut scene = Scene::new(3, 4, &["a - 0 99"]);
+        let mut cluster = TestCluster::new(3, 4, &["a - 0 99"]);
         let lines = [
             format!("{new} a | w 4 4 3x"),
             format!("{old} a satisfied | w 4 4 3x"),
         ];
-        scene.add(&[&lines[0], &lines[1]]);
-        assert!(scene.why(new, 0).starts_with("it can never start"));
-        assert_eq!(scene.tick(0), [format!("admit {old} 3")]);
+        cluster.add(&[&lines[0], &lines[1]]);
+        assert!(cluster.why(new, 0).starts_with("it can never start"));
+        assert_eq!(cluster.tick(0), [format!("admit {old} 3")]);
     }
 }
 
 #[test]
 fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
-    let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
-    scene.add(&[
+    let mut cluster = TestCluster::new(1, 4, &["a - 0 4", "b - 0 4"]);
+    cluster.add(&[
         "a1 a t1 | w 1 1 1x",
         "a2 a t2 | w 1 1 1x",
         "a3 a t3 p1 | w 1 1 1x",
@@ -106,11 +106,11 @@ fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
         "b3 b t7 p-1 | w 1 1 1x",
     ]);
     assert_eq!(
-        scene.tick(10),
+        cluster.tick(10),
         ["admit a3 1", "admit a4 1", "admit b1 1", "admit b2 1"]
     );
     assert_eq!(
-        scene.why("a1", 11),
+        cluster.why("a1", 11),
         "it asks 1 of gpu, and quota a uses 2 of its runtime of 2; it starts when 1 of that is \
          given back"
     );
@@ -118,8 +118,8 @@ fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
 
 #[test]
 fn what_can_never_start_says_so_with_numbers() {
-    let mut scene = Scene::new(2, 4, &["a - 2 6", "b - 6 8"]);
-    scene.add(&[
+    let mut cluster = TestCluster::new(2, 4, &["a - 2 6", "b - 6 8"]);
+    cluster.add(&[
         "beyond-max a | w 7 7 1x",
         "beyond-min a firm | w 3 3 1x",
         "beyond-all b | w 9 9 1x",
@@ -156,7 +156,7 @@ fn what_can_never_start_says_so_with_numbers() {
             "gang g0 has 2 members that wait, and starts when there are 3",
         ),
     ] {
-        assert_eq!(scene.why(name, 1), why);
+        assert_eq!(cluster.why(name, 1), why);
     }
-    assert_eq!(scene.tick(1), ["admit other 6"]);
+    assert_eq!(cluster.tick(1), ["admit other 6"]);
 }

@@ -145,7 +145,7 @@ impl Play {
             .map(|(id, owner)| (id.clone(), group_of(id, owner, sees)))
             .collect();
         let nobody = BTreeSet::new();
-        let sights: BTreeMap<GroupId, GroupSight<'_>> = groups
+        let sights: BTreeMap<GroupId, GroupSnapshot<'_>> = groups
             .iter()
             .map(|(id, group)| {
                 let owner = &sees.groups[id];
@@ -153,7 +153,7 @@ impl Play {
                     .pods
                     .iter()
                     .filter(|(_, (of, pod))| of == id && pod.bound.is_none());
-                let sight = GroupSight {
+                let sight = GroupSnapshot {
                     group,
                     suspended: owner.suspended,
                     waiting: waiting
@@ -166,7 +166,7 @@ impl Play {
                 (id.clone(), sight)
             })
             .collect();
-        let pods: BTreeMap<PodUid, PodSight> = sees
+        let pods: BTreeMap<PodUid, PodSnapshot> = sees
             .pods
             .iter()
             .map(|(uid, (_, pod))| (uid.clone(), pod.clone()))
@@ -175,7 +175,7 @@ impl Play {
         for (name, (version, plan)) in &sees.plans {
             let steps = next_steps(
                 plan,
-                &PlanSight {
+                &PlanSnapshot {
                     epoch: leader.epoch,
                     is_confirmed: confirmed.contains(name),
                     now,
@@ -221,7 +221,7 @@ impl Play {
     }
 
     /// Places all that are missing, if need be where a group of a later name is.
-    fn plan(&mut self, who: usize, leader: &Leader, sight: &GroupSight<'_>) {
+    fn plan(&mut self, who: usize, leader: &Leader, sight: &GroupSnapshot<'_>) {
         let sees = &leader.sees;
         let missing = sight.group.gangs[0].min as usize - bound_members(sight.group).count();
         let taken = sees.taken();
@@ -411,9 +411,9 @@ impl Play {
         if !owner.suspended && own.count() < owner.size as usize {
             self.version += 1;
             let uid = PodUid::new(&format!("u{:08}", self.version)).unwrap();
-            let pod = PodSight {
+            let pod = PodSnapshot {
                 gated: true,
-                ..PodSight::default()
+                ..PodSnapshot::default()
             };
             self.objects.pods.insert(uid, (id, pod));
             self.changed_at = self.now;

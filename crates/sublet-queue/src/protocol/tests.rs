@@ -72,7 +72,7 @@ fn role_of(pod: &str) -> Arc<str> {
 /// Facts beside the plan.
 struct World {
     group: Group,
-    pods: BTreeMap<PodUid, PodSight>,
+    pods: BTreeMap<PodUid, PodSnapshot>,
     waiting: Vec<&'static str>,
     suspended: bool,
     requeued: bool,
@@ -89,9 +89,9 @@ struct World {
 impl World {
     fn new(waiting: &[&'static str]) -> World {
         let gated = |name: &&str| {
-            let pod = PodSight {
+            let pod = PodSnapshot {
                 gated: true,
-                ..PodSight::default()
+                ..PodSnapshot::default()
             };
             (uid(name), pod)
         };
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    fn pod(&mut self, name: &str) -> &mut PodSight {
+    fn pod(&mut self, name: &str) -> &mut PodSnapshot {
         self.pods.entry(uid(name)).or_default()
     }
 
@@ -126,7 +126,7 @@ impl World {
 
     fn steps(&self, plan: &PlanState) -> Vec<PlanStep> {
         let waiting = self.waiting.iter();
-        let seen = GroupSight {
+        let seen = GroupSnapshot {
             group: &self.group,
             suspended: self.suspended,
             waiting: waiting.map(|name| (role_of(name), uid(name))).collect(),
@@ -137,7 +137,7 @@ impl World {
         let groups = BTreeMap::from([(id(), seen)]);
         next_steps(
             plan,
-            &PlanSight {
+            &PlanSnapshot {
                 epoch: self.epoch,
                 is_confirmed: self.confirmed,
                 now: self.now,
@@ -339,7 +339,7 @@ fn members_without_a_plan_do_not_stay_as_a_part_of_a_gang() {
     world.let_go("a", 0, Some("n1"));
     world.pod("x").bound = Some(node("n1"));
     let go = |world: &World| {
-        let seen = GroupSight {
+        let seen = GroupSnapshot {
             group: &world.group,
             suspended: false,
             waiting: Vec::new(),
@@ -390,7 +390,7 @@ fn who_comes_later_is_not_waited_for_and_has_its_place_for_as_long_as_it_takes()
     world.group = with_launcher(&["a", "b"]);
     assert_eq!(world.says(&whole), "7:-");
     assert_eq!(world.says(&rest), "");
-    let seen = GroupSight {
+    let seen = GroupSnapshot {
         group: &world.group,
         suspended: false,
         waiting: Vec::new(),

@@ -8,7 +8,7 @@ use sublet_plan::{EngineOptions, NoRescue, Policy};
 
 use super::plans::{member, plan};
 use super::world::{World, pod};
-use crate::Outlook;
+use crate::PreemptionVerdict;
 use crate::preempt::SYSTEM_NAMESPACES;
 
 /// A node of two cards, each with a pod of 9,000 MiB and no priority.
@@ -28,7 +28,7 @@ fn of_priority(name: &str, memory: u64, priority: i32) -> Value {
     pod
 }
 
-fn outlook(world: &World, pod: &Value) -> Outlook {
+fn outlook(world: &World, pod: &Value) -> PreemptionVerdict {
     let pod = serde_json::from_value(pod.clone()).unwrap();
     world.scheduler.outlook(&pod)
 }
@@ -37,21 +37,27 @@ fn outlook(world: &World, pod: &Value) -> Outlook {
 async fn what_is_decided_for_one_pod_counts_for_the_others() {
     let world = world();
     let high = of_priority("high", 14_000, 9);
-    let Outlook::Possible(first) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(first) = outlook(&world, &high) else {
         panic!("nobody would go")
     };
     assert_eq!(first.victims.len(), 1);
     // Nothing was noted yet. It is found once more, and another pod waits for what comes free.
     assert!(
-        matches!(outlook(&world, &high), Outlook::Possible(again) if again.victims == first.victims)
+        matches!(outlook(&world, &high), PreemptionVerdict::Possible(again) if again.victims == first.victims)
     );
     let other = of_priority("other", 14_000, 9);
-    assert_eq!(outlook(&world, &other), Outlook::No(NoRescue::RoomComes));
+    assert_eq!(
+        outlook(&world, &other),
+        PreemptionVerdict::No(NoRescue::RoomComes)
+    );
     world
         .scheduler
         .state()
         .forget(&sublet_model::PodUid::new("high").unwrap());
-    assert!(matches!(outlook(&world, &other), Outlook::Possible(_)));
+    assert!(matches!(
+        outlook(&world, &other),
+        PreemptionVerdict::Possible(_)
+    ));
     let forget = |name| {
         let uid = sublet_model::PodUid::new(name).unwrap();
         world.scheduler.state().forget(&uid);
@@ -59,13 +65,16 @@ async fn what_is_decided_for_one_pod_counts_for_the_others() {
     forget("other");
     // Nobody of the same priority goes, and nobody without a GPU.
     let equal = of_priority("equal", 14_000, 0);
-    assert_eq!(outlook(&world, &equal), Outlook::No(NoRescue::NobodyHelps));
+    assert_eq!(
+        outlook(&world, &equal),
+        PreemptionVerdict::No(NoRescue::NobodyHelps)
+    );
     assert_eq!(
         outlook(
             &world,
             &json!({"metadata": {"name": "x", "namespace": "d", "uid": "x"}})
         ),
-        Outlook::Unknown
+        PreemptionVerdict::Unknown
     );
 }
 
@@ -86,9 +95,12 @@ async fn nobody_is_evicted_for_room_that_a_plan_has() {
     let high = of_priority("high", 14_000, 9);
     // A card of the gang is not free once somebody has gone, and no plan is evicted.
     world.plan(plan("a", 1, &[(0, "n1", 0, ""), (1, "n1", 1, "")]));
-    assert_eq!(outlook(&world, &high), Outlook::No(NoRescue::NobodyHelps));
+    assert_eq!(
+        outlook(&world, &high),
+        PreemptionVerdict::No(NoRescue::NobodyHelps)
+    );
     world.plan(plan("a", 1, &[(0, "n1", 0, "")]));
-    let Outlook::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
         panic!("the other card is nobody's")
     };
     let victims: Vec<&str> = decided.victims.iter().map(|one| one.uid.as_str()).collect();
@@ -101,17 +113,20 @@ async fn for_members_of_groups_only_the_queue_has_others_go() {
     let world = queueing();
     let mut parked = of_priority("parked", 14_000, 9);
     parked["metadata"]["labels"] = json!({ "pod-group.scheduling.sigs.k8s.io": "g" });
-    assert_eq!(outlook(&world, &parked), Outlook::Unknown);
+    assert_eq!(outlook(&world, &parked), PreemptionVerdict::Unknown);
     let mut placed = member("placed", "a", 0, "n1");
     placed["spec"]["priority"] = json!(9);
-    assert_eq!(outlook(&world, &placed), Outlook::Unknown);
+    assert_eq!(outlook(&world, &placed), PreemptionVerdict::Unknown);
     // A note of before it was one is not followed either.
     parked["metadata"]["annotations"] = json!({ keys::PREEMPTING: "{}" });
-    assert_eq!(outlook(&world, &parked), Outlook::Unknown);
+    assert_eq!(outlook(&world, &parked), PreemptionVerdict::Unknown);
     // Without a queue it is a pod as any other.
     let alone = self::world();
     parked["metadata"]["annotations"] = json!({});
-    assert!(matches!(outlook(&alone, &parked), Outlook::Possible(_)));
+    assert!(matches!(
+        outlook(&alone, &parked),
+        PreemptionVerdict::Possible(_)
+    ));
 }
 
 /// The API server would refuse it each time: the policy has the same namespaces.
@@ -131,7 +146,10 @@ async fn nobody_is_evicted_from_the_system_s_namespaces() {
         world.scheduler.state().set_pod(&system);
         world.ready();
         let high = of_priority("high", 14_000, 9);
-        assert_eq!(outlook(&world, &high), Outlook::No(NoRescue::Guarded));
+        assert_eq!(
+            outlook(&world, &high),
+            PreemptionVerdict::No(NoRescue::Guarded)
+        );
     }
 }
 
@@ -139,7 +157,7 @@ async fn nobody_is_evicted_from_the_system_s_namespaces() {
 async fn a_note_is_followed_only_as_far_as_it_may_be() {
     let world = world();
     let mut high = of_priority("high", 14_000, 9);
-    let Outlook::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
         panic!("nobody would go")
     };
     let note = |pod: &mut Value, text: &str| {
@@ -147,7 +165,7 @@ async fn a_note_is_followed_only_as_far_as_it_may_be() {
     };
     let text = preempting_to_json(&decided);
     note(&mut high, &text);
-    let Outlook::Decided(_, left) = outlook(&world, &high) else {
+    let PreemptionVerdict::Decided(_, left) = outlook(&world, &high) else {
         panic!("the note is not read")
     };
     assert_eq!(left, decided.victims);
@@ -160,19 +178,19 @@ async fn a_note_is_followed_only_as_far_as_it_may_be() {
         let mut forged = of_priority("high", 14_000, priority);
         note(&mut forged, &text);
         assert!(
-            matches!(outlook(&world, &forged), Outlook::Decided(_, left) if left.is_empty()),
+            matches!(outlook(&world, &forged), PreemptionVerdict::Decided(_, left) if left.is_empty()),
             "{text}"
         );
     }
     note(&mut high, "{}");
-    assert_eq!(outlook(&world, &high), Outlook::Unknown);
+    assert_eq!(outlook(&world, &high), PreemptionVerdict::Unknown);
 }
 
 #[tokio::test]
 async fn room_is_kept_from_pods_of_lower_priority() {
     let world = world();
     let mut high = of_priority("high", 14_000, 9);
-    let Outlook::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
         panic!("nobody would go")
     };
     // The victim has gone, and its successor is asked about before the pod that waits.

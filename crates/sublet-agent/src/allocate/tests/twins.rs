@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::*;
-use crate::books::Books;
+use crate::checkpoint::KubeletCheckpoint;
 
-/// Decides with books in which these pods are served; `None`: without books.
-fn ask(picture: &str, served: Option<&[&str]>) -> Result<HandOver, AllocateError> {
+/// Decides with a checkpoint in which these pods are served; `None`: without a checkpoint.
+fn ask(picture: &str, served: Option<&[&str]>) -> Result<AllocationResponse, AllocateError> {
     let pods = pods(picture, MEM);
-    let books = served.map(|served| {
+    let checkpoint = served.map(|served| {
         let entry = |name: &&str| {
             format!(
                 r#"{{"PodUID":"uid-{name}","ContainerName":"main","ResourceName":"{MEM}",
@@ -20,10 +20,10 @@ fn ask(picture: &str, served: Option<&[&str]>) -> Result<HandOver, AllocateError
             r#"{{"Data":{{"PodDeviceEntries":[{}]}}}}"#,
             entries.join(",")
         );
-        Books::from_json(text.as_bytes()).unwrap()
+        KubeletCheckpoint::from_json(text.as_bytes()).unwrap()
     });
     let mut given = Given::default();
-    given.learn(&pods, books.as_ref(), Instant::now());
+    given.learn(&pods, checkpoint.as_ref(), Instant::now());
     let asked = KubeletAsk {
         resource: MEM,
         count: 3,
@@ -31,7 +31,7 @@ fn ask(picture: &str, served: Option<&[&str]>) -> Result<HandOver, AllocateError
     decide(&pods, &site(), asked, &given, 7)
 }
 
-fn twins(answer: &Result<HandOver, AllocateError>) -> Vec<String> {
+fn twins(answer: &Result<AllocationResponse, AllocateError>) -> Vec<String> {
     let handed = answer.as_ref().unwrap();
     let names = handed.twins.iter().map(|twin| twin.pod.name().to_owned());
     names.collect()
@@ -75,7 +75,7 @@ fn nobody_is_served_who_might_get_what_is_anothers() {
     let refused = say(ask(twins, None));
     assert!(
         refused.contains("ns/a and ns/b both wait"),
-        "without books: {refused}"
+        "without a checkpoint: {refused}"
     );
     // The same objection to both is said, and not that there are two.
     let over = "a @1 main=3\n b @1 main=3\n e @1 main=9999999";
@@ -92,7 +92,7 @@ fn another_limit_of_ordinary_memory_is_another_pod() {
     let limits = &mut pods[1].spec.containers[0].resources.limits;
     limits.insert("memory".to_owned(), Quantity("1Gi".to_owned()));
     let mut given = Given::default();
-    given.learn(&pods, Some(&Books::default()), Instant::now());
+    given.learn(&pods, Some(&KubeletCheckpoint::default()), Instant::now());
     let asked = KubeletAsk {
         resource: MEM,
         count: 3,

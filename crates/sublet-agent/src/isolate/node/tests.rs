@@ -78,9 +78,9 @@ fn inventory() -> Inventory {
     Inventory::new(gpus, vec![], vec![], vec![]).unwrap()
 }
 
-fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> HandOver {
+fn handed(pod: &str, container: &str, role: Role, card: u16, memory: u32) -> AllocationResponse {
     let uuid = inventory().gpus()[usize::from(card)].uuid.clone();
-    HandOver {
+    AllocationResponse {
         pod: PodKey::new("ns", pod).unwrap(),
         uid: PodUid::new(&format!("uid-{pod}")).unwrap(),
         container: ContainerName::new(container).unwrap(),
@@ -159,7 +159,7 @@ fn a_container_gets_mounts_that_are_there_and_a_socket() {
 fn a_container_that_is_not_to_be_isolated_gets_nothing() {
     let node = Node::new();
     let isolation = node.start();
-    let free = HandOver {
+    let free = AllocationResponse {
         isolated: false,
         ..handed("a", "main", Role::Main, 0, 300)
     };
@@ -210,7 +210,7 @@ fn a_new_agent_finds_its_containers_with_their_numbers_and_limits() {
 fn a_containers_limit_of_pinned_memory_outlives_the_agent() {
     let node = Node::new();
     let isolation = node.start();
-    let limited = HandOver {
+    let limited = AllocationResponse {
         pinned: Some(MiB::from(64)),
         ..handed("a", "main", Role::Main, 0, 300)
     };
@@ -233,11 +233,11 @@ fn a_containers_compute_time_outlives_the_agent() {
     let node = Node::new();
     let isolation = node.start();
     let milli = |value| Milli::new(value).unwrap();
-    let promised = HandOver {
+    let promised = AllocationResponse {
         compute: ComputeRange::new(milli(300), milli(600)).unwrap(),
         ..handed("a", "main", Role::Main, 0, 300)
     };
-    let gives_way = HandOver {
+    let gives_way = AllocationResponse {
         class: Class::Opportunistic,
         ..handed("b", "main", Role::Main, 0, 300)
     };
@@ -274,7 +274,7 @@ fn containers_that_run_one_after_the_other_have_their_limits_at_once() {
         ("log", Role::Sidecar, 100),
         ("main", Role::Main, 850),
     ] {
-        let handed = HandOver {
+        let handed = AllocationResponse {
             position: usize::from(role == Role::Sidecar),
             ..handed("a", name, role, 0, memory)
         };

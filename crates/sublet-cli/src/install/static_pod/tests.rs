@@ -218,7 +218,7 @@ fn what_cannot_be_kept_is_refused_with_its_reason() {
     let elsewhere = OWN.replace("mountPath: /etc/kubernetes/scheduling", "mountPath: /opt");
     assert!(matches!(
         own_configuration(&elsewhere),
-        Err(Refusal::OutOfSight(_))
+        Err(Refusal::OutOfSnapshot(_))
     ));
 }
 

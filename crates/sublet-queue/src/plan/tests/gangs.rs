@@ -1,6 +1,6 @@
 //! Gangs: minima, match policies, groups of gangs, surplus.
 
-use crate::scene::Scene;
+use crate::test_cluster::TestCluster;
 
 #[test]
 fn a_gang_starts_when_enough_members_are_there() {
@@ -29,11 +29,11 @@ fn a_gang_starts_when_enough_members_are_there() {
         // Their roles have the gangs' names in theirs, and servers ask for no card.
         ("g a | t/ps/p 2 2 0 | next | t/w/p 3 4 1x", "admit g 6"),
     ] {
-        let mut scene = Scene::new(2, 4, &["a - 0 8"]);
-        scene.add(&[group]);
-        let why = scene.why("g", 0);
+        let mut cluster = TestCluster::new(2, 4, &["a - 0 8"]);
+        cluster.add(&[group]);
+        let why = cluster.why("g", 0);
         let found = if why.is_empty() {
-            scene.tick(0).concat()
+            cluster.tick(0).concat()
         } else {
             why
         };
@@ -43,18 +43,18 @@ fn a_gang_starts_when_enough_members_are_there() {
 
 #[test]
 fn numbers_that_nobody_means_cost_neither_memory_nor_others() {
-    let mut scene = Scene::new(2, 4, &["a - 0 100"]);
-    scene.add(&[
+    let mut cluster = TestCluster::new(2, 4, &["a - 0 100"]);
+    cluster.add(&[
         "0wide a | w 1 2000000000 1x",
         "1huge a | w 2000000000 2000000000 0",
         "2roles a min=3 | x 1 4000000000 5x | y 1 4000000000 5x | z 1 4000000000 5x",
         "3usual a | w 2 2 1x",
     ]);
     assert_eq!(
-        scene.why("1huge", 0),
+        cluster.why("1huge", 0),
         "it can never start: 2000000000 members have to start together, and at most 2000 can"
     );
-    assert_eq!(scene.tick(0), ["admit 0wide 6", "admit 3usual 2"]);
+    assert_eq!(cluster.tick(0), ["admit 0wide 6", "admit 3usual 2"]);
 }
 
 #[test]
@@ -66,41 +66,49 @@ fn who_counts_to_a_minimum_is_a_matter_of_the_match_policy() {
         // Once satisfied, which it is not yet.
         ("t0", ""),
     ] {
-        let mut scene = Scene::new(2, 4, &["a - 0 8"]);
+        let mut cluster = TestCluster::new(2, 4, &["a - 0 8"]);
         // One runs before the others come.
-        scene.add(&["g a | w 1 1 1x"]);
-        assert_eq!(scene.tick(0), ["admit g 1"]);
-        let mut grown = crate::scene::group(&format!("g a {policy} | w 3 3 1x"));
-        let role = &mut scene.group("g").gangs[0].roles[0];
+        cluster.add(&["g a | w 1 1 1x"]);
+        assert_eq!(cluster.tick(0), ["admit g 1"]);
+        let mut grown = crate::test_cluster::group(&format!("g a {policy} | w 3 3 1x"));
+        let role = &mut cluster.group("g").gangs[0].roles[0];
         grown.gangs[0].roles[0].members.append(&mut role.members);
-        *scene.group("g") = grown;
-        assert_eq!(scene.tick(1).concat(), expected, "{policy}");
+        *cluster.group("g") = grown;
+        assert_eq!(cluster.tick(1).concat(), expected, "{policy}");
     }
 }
 
 #[test]
 fn what_is_above_the_minima_starts_where_there_is_room_after_everybody_elses_minima() {
-    let mut scene = Scene::new(1, 4, &["a - 0 4", "b - 0 4"]);
-    scene.add(&["x a | w 1 4 1x", "y b | w 2 2 1x"]);
-    assert_eq!(scene.tick(0), ["admit x 2", "admit y 2"]);
-    scene.remove("y");
-    assert_eq!(scene.tick(1), ["admit x 2"]);
-    assert_eq!(scene.places("x"), "w0@n0 w1@n0 w2@n0 w3@n0");
+    let mut cluster = TestCluster::new(1, 4, &["a - 0 4", "b - 0 4"]);
+    cluster.add(&["x a | w 1 4 1x", "y b | w 2 2 1x"]);
+    assert_eq!(cluster.tick(0), ["admit x 2", "admit y 2"]);
+    cluster.remove("y");
+    assert_eq!(cluster.tick(1), ["admit x 2"]);
+    assert_eq!(cluster.places("x"), "w0@n0 w1@n0 w2@n0 w3@n0");
 }
 
 #[test]
 fn roles_with_parts_of_cards_and_without_cards_are_placed_together() {
-    let mut scene = Scene::new(2, 2, &["a - 0 100"]);
-    scene.there_is("", 100);
-    scene.add(&["g a | ps 2 2 0 | part 6 6 300 | whole 1 1 2x"]);
-    assert_eq!(scene.tick(0), ["admit g 9"]);
-    let whole = scene.places("g").split(' ').next_back().unwrap().to_owned();
+    let mut cluster = TestCluster::new(2, 2, &["a - 0 100"]);
+    cluster.there_is("", 100);
+    cluster.add(&["g a | ps 2 2 0 | part 6 6 300 | whole 1 1 2x"]);
+    assert_eq!(cluster.tick(0), ["admit g 9"]);
+    let whole = cluster
+        .places("g")
+        .split(' ')
+        .next_back()
+        .unwrap()
+        .to_owned();
     let node = whole.split('@').next_back().unwrap();
-    let on = scene.places("g").matches(&format!("part0@{node}")).count();
+    let on = cluster
+        .places("g")
+        .matches(&format!("part0@{node}"))
+        .count();
     assert_eq!(on, 0, "parts are not where the whole cards went: {whole}");
-    scene.add(&["h a | part 1 1 300"]);
+    cluster.add(&["h a | part 1 1 300"]);
     assert_eq!(
-        scene.tick(1),
+        cluster.tick(1),
         [] as [&str; 0],
         "six of 300 fill two cards of 1000"
     );
@@ -108,23 +116,23 @@ fn roles_with_parts_of_cards_and_without_cards_are_placed_together() {
 
 #[test]
 fn members_go_only_where_their_rules_let_them() {
-    let mut scene = Scene::new(3, 2, &["a - 0 100"]);
-    scene.add(&["g a | w 2 2 1x"]);
-    let shape = |scene: &mut Scene, number: &str| {
-        let role = &mut scene.group("g").gangs[0].roles[0];
+    let mut cluster = TestCluster::new(3, 2, &["a - 0 100"]);
+    cluster.add(&["g a | w 2 2 1x"]);
+    let shape = |cluster: &mut TestCluster, number: &str| {
+        let role = &mut cluster.group("g").gangs[0].roles[0];
         let mut shape = crate::MemberShape::clone(&role.pod);
         shape.rules.selector = [("number".into(), number.into())].into();
         role.pod = shape.into();
     };
-    shape(&mut scene, "7");
+    shape(&mut cluster, "7");
     assert!(
-        scene
+        cluster
             .why("g", 0)
             .starts_with("it can never start: were all nodes empty")
     );
-    shape(&mut scene, "2");
-    assert_eq!(scene.tick(0), ["admit g 2"]);
-    assert_eq!(scene.places("g"), "w0@n2 w1@n2");
+    shape(&mut cluster, "2");
+    assert_eq!(cluster.tick(0), ["admit g 2"]);
+    assert_eq!(cluster.places("g"), "w0@n2 w1@n2");
 }
 
 /// A running job is made larger than its quota allows: more of it starts as far as it may, it is
@@ -132,22 +140,22 @@ fn members_go_only_where_their_rules_let_them() {
 #[test]
 fn a_job_that_is_made_too_large_keeps_what_it_has_and_asks_for_more() {
     for grown in ["w 8 8 1x", "w 3000 3000 1x", "w 2 8 1x"] {
-        let mut scene = Scene::new(1, 4, &["q - 2 3", "r - 0 4"]);
-        scene.add(&["g q | w 2 2 1x"]);
-        assert_eq!(scene.tick(0), ["admit g 2"]);
-        let mut larger = crate::scene::group(&format!("g q satisfied | {grown}"));
-        let role = &mut scene.group("g").gangs[0].roles[0];
+        let mut cluster = TestCluster::new(1, 4, &["q - 2 3", "r - 0 4"]);
+        cluster.add(&["g q | w 2 2 1x"]);
+        assert_eq!(cluster.tick(0), ["admit g 2"]);
+        let mut larger = crate::test_cluster::group(&format!("g q satisfied | {grown}"));
+        let role = &mut cluster.group("g").gangs[0].roles[0];
         larger.gangs[0].roles[0].members.append(&mut role.members);
-        *scene.group("g") = larger;
+        *cluster.group("g") = larger;
         // Another one asks for what the quota would give up if it asked for nothing.
-        scene.add(&["other r | w 3 3 1x"]);
-        assert_eq!(scene.tick(1), ["admit g 1"], "{grown}");
-        assert_eq!(scene.tick(2), [""; 0], "{grown}");
+        cluster.add(&["other r | w 3 3 1x"]);
+        assert_eq!(cluster.tick(1), ["admit g 1"], "{grown}");
+        assert_eq!(cluster.tick(2), [""; 0], "{grown}");
         assert_eq!(
-            scene.why("g", 2),
+            cluster.why("g", 2),
             "it asks 1 of gpu, and quota q uses 3 of its max of 3; it starts when 1 of that is \
              given back"
         );
-        assert_eq!(scene.places("g"), "w0@n0 w1@n0 w2@n0");
+        assert_eq!(cluster.places("g"), "w0@n0 w1@n0 w2@n0");
     }
 }

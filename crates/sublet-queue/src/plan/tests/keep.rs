@@ -5,37 +5,37 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use sublet_model::Time;
 
-use crate::scene::Scene;
+use crate::test_cluster::TestCluster;
 
 /// Jobs of one card come without end, each for ten seconds. When does a gang start that needs all
 /// cards, and has come when they were busy?
 fn gang_starts(reservation_after: u64) -> Option<u64> {
-    let mut scene = Scene::new(4, 4, &["a - 0 16", "b - 0 16"]);
-    scene.rules.reservation_after_ms = reservation_after;
+    let mut cluster = TestCluster::new(4, 4, &["a - 0 16", "b - 0 16"]);
+    cluster.rules.reservation_after_ms = reservation_after;
     let mut ends: Vec<(u64, String)> = Vec::new();
     for now in 0..240u64 {
         for (_, name) in ends.extract_if(.., |(at, _)| *at <= now) {
-            scene.remove(&name);
+            cluster.remove(&name);
         }
         for one in 0..3 {
-            scene.add(&[&format!("s{now}-{one} a t{now} | w 1 1 1x")]);
+            cluster.add(&[&format!("s{now}-{one} a t{now} | w 1 1 1x")]);
         }
         if now == 20 {
-            scene.add(&["big a t20 | w 4 4 4x"]);
+            cluster.add(&["big a t20 | w 4 4 4x"]);
         }
-        for group in &mut scene.groups {
+        for group in &mut cluster.groups {
             let from = group.started.map_or(now, Time::ms);
             group.ends = Some(Time::from_ms(from + 10));
         }
-        scene.tick(now);
-        for group in &scene.groups {
+        cluster.tick(now);
+        for group in &cluster.groups {
             let name = group.id.object().to_owned();
             let is_known = ends.iter().any(|(_, known)| *known == name);
             if group.started.is_some() && !is_known {
                 ends.push((now + 10, name));
             }
         }
-        if now >= 20 && scene.group("big").started.is_some() {
+        if now >= 20 && cluster.group("big").started.is_some() {
             return Some(now);
         }
     }
@@ -56,24 +56,27 @@ fn a_gang_that_needs_everything_starts_within_the_bound() {
 
 #[test]
 fn while_nodes_are_held_only_who_is_gone_by_then_starts_there() {
-    let mut scene = Scene::new(2, 2, &["a - 0 8", "b - 0 8"]);
-    scene.rules.reservation_after_ms = 10;
+    let mut cluster = TestCluster::new(2, 2, &["a - 0 8", "b - 0 8"]);
+    cluster.rules.reservation_after_ms = 10;
     // Quotas are generous here: it is room that is missing.
-    scene.there_is("", 8);
-    scene.add(&["x a ends=50 | w 1 1 1x", "y a | w 1 1 2x"]);
-    assert_eq!(scene.tick(0), ["admit x 1", "admit y 1"]);
-    scene.add(&["big b t0 | w 1 1 2x"]);
-    assert_eq!(scene.tick(9), [] as [&str; 0], "it has not waited long");
-    assert_eq!(scene.tick(10), ["hold 1 for big"]);
-    assert_eq!(scene.hold.as_ref().unwrap().until, Some(Time::from_ms(50)));
-    scene.add(&["2long a t20 ends=60 | w 1 1 1x"]);
-    assert_eq!(scene.tick(20), ["hold 1 for big"]);
-    scene.add(&["3short a t20 ends=40 | w 1 1 1x"]);
-    assert_eq!(scene.tick(21), ["admit 3short 1", "hold 1 for big"]);
-    scene.remove("3short");
-    scene.remove("x");
+    cluster.there_is("", 8);
+    cluster.add(&["x a ends=50 | w 1 1 1x", "y a | w 1 1 2x"]);
+    assert_eq!(cluster.tick(0), ["admit x 1", "admit y 1"]);
+    cluster.add(&["big b t0 | w 1 1 2x"]);
+    assert_eq!(cluster.tick(9), [] as [&str; 0], "it has not waited long");
+    assert_eq!(cluster.tick(10), ["hold 1 for big"]);
+    assert_eq!(
+        cluster.hold.as_ref().unwrap().until,
+        Some(Time::from_ms(50))
+    );
+    cluster.add(&["2long a t20 ends=60 | w 1 1 1x"]);
+    assert_eq!(cluster.tick(20), ["hold 1 for big"]);
+    cluster.add(&["3short a t20 ends=40 | w 1 1 1x"]);
+    assert_eq!(cluster.tick(21), ["admit 3short 1", "hold 1 for big"]);
+    cluster.remove("3short");
+    cluster.remove("x");
     // The other one has waited long, too, and its turn is next.
-    assert_eq!(scene.tick(50), ["admit big 1", "hold 1 for 2long"]);
+    assert_eq!(cluster.tick(50), ["admit big 1", "hold 1 for 2long"]);
 }
 
 /// A group of the property below: the time when it comes, the number of its members that start
@@ -109,14 +112,14 @@ fn any_group() -> impl Strategy<Value = Come> {
 /// Plays them on four nodes of four cards, and says when each started.
 fn play(coming: &[Come]) -> Vec<Option<u64>> {
     // Each quota is entitled to half, whatever the other one asks.
-    let mut scene = Scene::new(4, 4, &["a! - 8 8", "b! - 8 8"]);
-    scene.rules.reservation_after_ms = RESERVATION;
+    let mut cluster = TestCluster::new(4, 4, &["a! - 8 8", "b! - 8 8"]);
+    cluster.rules.reservation_after_ms = RESERVATION;
     let name = |number: usize| format!("g{number:03}");
     let mut started = vec![None; coming.len()];
     let mut running: BTreeMap<usize, u64> = BTreeMap::new();
     for now in 0..COMING * 20 {
         for (number, _) in running.extract_if(.., |_, ends| *ends <= now) {
-            scene.remove(&name(number));
+            cluster.remove(&name(number));
         }
         for (number, come) in coming.iter().enumerate() {
             let Come {
@@ -127,20 +130,20 @@ fn play(coming: &[Come]) -> Vec<Option<u64>> {
                 ..
             } = come;
             if *at == now {
-                scene.add(&[&format!(
+                cluster.add(&[&format!(
                     "{} {quota} t{at} | w {min} {min} {cards}x",
                     name(number)
                 )]);
             }
             let waits = *at <= now && started[number].is_none();
             if waits && come.tells {
-                scene.group(&name(number)).ends = Some(Time::from_ms(now + come.runs));
+                cluster.group(&name(number)).ends = Some(Time::from_ms(now + come.runs));
             }
         }
-        scene.tick(now);
+        cluster.tick(now);
         for (number, come) in coming.iter().enumerate() {
             let is_new = come.at <= now && started[number].is_none();
-            if is_new && scene.group(&name(number)).started.is_some() {
+            if is_new && cluster.group(&name(number)).started.is_some() {
                 started[number] = Some(now);
                 running.insert(number, now + come.runs);
             }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sublet_model::{Class, Entry, PodUid, Standing, Time};
 use sublet_plan::Candidacy;
 
-use crate::scene::{GPU, Scene};
+use crate::test_cluster::{GPU, TestCluster};
 use crate::{GangRole, Group, MinScaling, QueueDecision, QueueReason};
 
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ fn any_job() -> impl Strategy<Value = Job> {
     )
 }
 
-fn any_world() -> impl Strategy<Value = Scene> {
+fn any_world() -> impl Strategy<Value = TestCluster> {
     let quota = (0..3usize, 0..6u64, 0..12u64);
     let quotas = prop::collection::vec(quota, 6);
     // The third branch may be a tree of its own, which has so many cards.
@@ -64,8 +64,8 @@ fn any_world() -> impl Strategy<Value = Scene> {
             lines.push(format!("q{at}{tree} {parent} {min} {}", min + more));
         }
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        let mut scene = Scene::new(nodes, 4, &lines);
-        scene.there_is("x", other.unwrap_or(0));
+        let mut cluster = TestCluster::new(nodes, 4, &lines);
+        cluster.there_is("x", other.unwrap_or(0));
         for (at, job) in jobs.iter().enumerate() {
             let Job {
                 quota,
@@ -84,21 +84,21 @@ fn any_world() -> impl Strategy<Value = Scene> {
             let replicas = min + more;
             let line =
                 format!("g{at:02} q{quota} p{priority} t{since} {low} | w {min} {replicas} {ask}");
-            scene.add(&[&line]);
+            cluster.add(&[&line]);
             if *runs {
-                scene.force(&format!("g{at:02}"));
+                cluster.force(&format!("g{at:02}"));
             }
         }
-        scene
+        cluster
     })
 }
 
 /// Use of guaranteed groups, by quota and all above it; and use of all groups.
-fn used(scene: &Scene) -> BTreeMap<String, (u64, u64)> {
+fn used(cluster: &TestCluster) -> BTreeMap<String, (u64, u64)> {
     let mut used: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for group in &scene.groups {
+    for group in &cluster.groups {
         let amount: u64 = group.members().map(|(role, _)| role.pod.amounts[GPU]).sum();
-        for quota in scene.tree.path(&group.quota) {
+        for quota in cluster.tree.path(&group.quota) {
             let account = used.entry(quota.name.to_string()).or_default();
             account.0 += if group.class == Class::Guaranteed {
                 amount
@@ -112,7 +112,10 @@ fn used(scene: &Scene) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// Entitlement of each quota, by those groups that are counted.
-fn runtimes(scene: &Scene, reasons: &BTreeMap<String, QueueReason>) -> BTreeMap<String, u64> {
+fn runtimes(
+    cluster: &TestCluster,
+    reasons: &BTreeMap<String, QueueReason>,
+) -> BTreeMap<String, u64> {
     let asks = |group: &Group| -> u64 {
         let count = |role: &GangRole| match reasons.get(group.id.object()) {
             Some(QueueReason::Infeasible(_) | QueueReason::ExceedsEntitlement(_)) => 0,
@@ -125,13 +128,13 @@ fn runtimes(scene: &Scene, reasons: &BTreeMap<String, QueueReason>) -> BTreeMap<
         each.sum()
     };
     let asked = |name: &str| -> u64 {
-        let of = scene.groups.iter();
+        let of = cluster.groups.iter();
         let of = of.filter(|group| *group.quota == *name && group.class == Class::Guaranteed);
         of.map(asks).sum()
     };
-    let all = scene
+    let all = cluster
         .tree
-        .entitlements(GPU, &scene.totals, asked, MinScaling::On);
+        .entitlements(GPU, &cluster.totals, asked, MinScaling::On);
     let all = all.into_iter();
     all.map(|(name, has)| (name.to_string(), has.runtime))
         .collect()
@@ -154,15 +157,15 @@ fn acts(decisions: &[QueueDecision]) -> Vec<&QueueDecision> {
 }
 
 /// Is there a place for the least that the group needs, on the nodes as they are?
-fn fits(scene: &mut Scene, name: &str) -> bool {
-    let group = scene.group(name).clone();
+fn fits(cluster: &mut TestCluster, name: &str) -> bool {
+    let group = cluster.group(name).clone();
     let role = &group.gangs[0].roles[0];
-    let nodes: Vec<_> = scene.nodes.iter().map(|(node, _)| *node).collect();
+    let nodes: Vec<_> = cluster.nodes.iter().map(|(node, _)| *node).collect();
     let pods = (0..role.min).map(|index| Candidacy {
         entry: Entry {
             pod: sublet_model::PodKey::new("t", "p").unwrap(),
             uid: PodUid::new(&format!("try-{index}")).unwrap(),
-            node: scene.engine.ledger().book(nodes[0]).name().clone(),
+            node: cluster.engine.ledger().book(nodes[0]).name().clone(),
             claim: role.pod.claim.clone(),
             allocation: None,
             standing: Standing::Reserved,
@@ -172,16 +175,16 @@ fn fits(scene: &mut Scene, name: &str) -> bool {
         nodes: &nodes,
     });
     let pods: Vec<_> = pods.collect();
-    let mut trial = scene.engine.trial(Time::from_ms(0));
+    let mut trial = cluster.engine.trial(Time::from_ms(0));
     trial.place(&pods).is_ok()
 }
 
 /// May the group start, as far as quotas say?
-fn in_quota(scene: &Scene, group: &Group, runtimes: &BTreeMap<String, u64>) -> bool {
+fn in_quota(cluster: &TestCluster, group: &Group, runtimes: &BTreeMap<String, u64>) -> bool {
     let role = &group.gangs[0].roles[0];
     let asks = u64::from(role.min) * role.pod.amounts[GPU];
-    let used = used(scene);
-    scene.tree.path(&group.quota).all(|quota| {
+    let used = used(cluster);
+    cluster.tree.path(&group.quota).all(|quota| {
         let (guaranteed, all) = used.get(&*quota.name).copied().unwrap_or_default();
         let owes = group.class == Class::Guaranteed;
         all + asks <= quota.max[GPU] && (!owes || guaranteed + asks <= runtimes[&*quota.name])
@@ -194,11 +197,11 @@ proptest! {
     /// Whatever the state in the beginning: after a few ticks nothing is decided any more, no
     /// member is reclaimed twice, and no group waits that could start.
     #[test]
-    fn chaos_becomes_quiet_and_nobody_is_reclaimed_twice(mut scene in any_world()) {
+    fn chaos_becomes_quiet_and_nobody_is_reclaimed_twice(mut cluster in any_world()) {
         let mut reclaimed: BTreeSet<PodUid> = BTreeSet::new();
         let mut quiet = false;
         for now in 10..60 {
-            let decisions = scene.plan(now);
+            let decisions = cluster.plan(now);
             let mut starts = 0;
             for decision in &decisions {
                 let (group, victims) = match decision {
@@ -207,31 +210,31 @@ proptest! {
                     _ => continue,
                 };
                 starts += 1;
-                let quota = scene.group(group.object()).quota.clone();
+                let quota = cluster.group(group.object()).quota.clone();
                 for victim in victims {
-                    let of = scene.group(victim.group.object());
+                    let of = cluster.group(victim.group.object());
                     if of.quota != quota {
                         prop_assert!(reclaimed.insert(victim.uid.clone()), "{victim:?} again");
                     }
                 }
             }
-            scene.apply(&decisions, now);
-            prop_assert!(scene.engine.ledger().is_conserved());
+            cluster.apply(&decisions, now);
+            prop_assert!(cluster.engine.ledger().is_conserved());
             if starts == 0 {
                 quiet = true;
                 break;
             }
         }
         prop_assert!(quiet, "it goes on and on");
-        let decisions = scene.plan(99);
+        let decisions = cluster.plan(99);
         let reasons = reasons(&decisions);
-        let runtimes = runtimes(&scene, &reasons);
+        let runtimes = runtimes(&cluster, &reasons);
         for (name, reason) in &reasons {
-            let group = scene.group(name).clone();
+            let group = cluster.group(name).clone();
             let waits = group.members().next().is_none();
             let can_never = matches!(reason, QueueReason::Infeasible(_) | QueueReason::ExceedsEntitlement(_));
-            if waits && !can_never && in_quota(&scene, &group, &runtimes) {
-                prop_assert!(!fits(&mut scene, name), "{name} could start: {reason}");
+            if waits && !can_never && in_quota(&cluster, &group, &runtimes) {
+                prop_assert!(!fits(&mut cluster, name), "{name} could start: {reason}");
             }
         }
     }
@@ -239,14 +242,14 @@ proptest! {
     /// A group that starts is within its quotas then; no quota is ever beyond a max; a gang has its
     /// minimum or nothing.
     #[test]
-    fn no_quota_is_passed_and_no_gang_is_started_in_part(mut scene in any_world()) {
+    fn no_quota_is_passed_and_no_gang_is_started_in_part(mut cluster in any_world()) {
         for now in 10..20 {
-            let before = used(&scene);
-            let decisions = scene.plan(now);
-            let runtimes = runtimes(&scene, &reasons(&decisions));
-            scene.apply(&decisions, now);
-            let after = used(&scene);
-            for (quota, _) in scene.tree.quotas() {
+            let before = used(&cluster);
+            let decisions = cluster.plan(now);
+            let runtimes = runtimes(&cluster, &reasons(&decisions));
+            cluster.apply(&decisions, now);
+            let after = used(&cluster);
+            for (quota, _) in cluster.tree.quotas() {
                 let account = |used: &BTreeMap<String, (u64, u64)>| used.get(&*quota.name).copied().unwrap_or_default();
                 let (then, now) = (account(&before), account(&after));
                 if now.0 > then.0 {
@@ -256,7 +259,7 @@ proptest! {
                     prop_assert!(now.1 <= quota.max[GPU], "{} is beyond its max", quota.name);
                 }
             }
-            for group in &scene.groups {
+            for group in &cluster.groups {
                 let role = &group.gangs[0].roles[0];
                 let has = role.members.len() as u32;
                 prop_assert!(has == 0 || has >= role.min, "{} has {has}", group.id);
@@ -266,9 +269,9 @@ proptest! {
 
     /// Had one of the victims stayed, the group would have no place or would be beyond its quotas.
     #[test]
-    fn every_victim_is_needed(mut scene in any_world()) {
-        let decisions = scene.plan(10);
-        let runtimes = runtimes(&scene, &reasons(&decisions));
+    fn every_victim_is_needed(mut cluster in any_world()) {
+        let decisions = cluster.plan(10);
+        let runtimes = runtimes(&cluster, &reasons(&decisions));
         let Some((id, victims)) = decisions.iter().find_map(|decision| match decision {
             QueueDecision::Evict { group, victims, .. } => Some((group, victims)),
             _ => None,
@@ -279,7 +282,7 @@ proptest! {
         prop_assume!(acts(&decisions).len() == 1);
         let groups: BTreeSet<&str> = victims.iter().map(|one| one.group.object()).collect();
         for spared in groups {
-            let mut other = scene.again();
+            let mut other = cluster.again();
             for victim in victims.iter().filter(|one| one.group.object() != spared) {
                 other.evict(victim);
             }
@@ -292,26 +295,26 @@ proptest! {
     /// Only some of the groups that look alike are tried. Each fares as it would if no group looked
     /// like it.
     #[test]
-    fn who_looks_alike_fares_as_if_it_did_not(mut scene in any_world()) {
+    fn who_looks_alike_fares_as_if_it_did_not(mut cluster in any_world()) {
         for now in 10..14 {
-            let decisions = scene.plan(now);
-            let mut other = scene.again();
+            let decisions = cluster.plan(now);
+            let mut other = cluster.again();
             other.memo.tells_apart = true;
             let others = other.plan(now);
             prop_assert_eq!(acts(&others), acts(&decisions));
-            scene.apply(&decisions, now);
+            cluster.apply(&decisions, now);
         }
     }
 
     /// The memo saves time and changes nothing.
     #[test]
-    fn a_memo_changes_no_decision(mut scene in any_world()) {
+    fn a_memo_changes_no_decision(mut cluster in any_world()) {
         for now in 10..14 {
-            let decisions = scene.plan(now);
-            let memo = std::mem::take(&mut scene.memo);
-            prop_assert_eq!(&scene.plan(now), &decisions);
-            scene.memo = memo;
-            scene.apply(&decisions, now);
+            let decisions = cluster.plan(now);
+            let memo = std::mem::take(&mut cluster.memo);
+            prop_assert_eq!(&cluster.plan(now), &decisions);
+            cluster.memo = memo;
+            cluster.apply(&decisions, now);
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Owner {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Objects {
     pub(super) plans: BTreeMap<Arc<str>, (u64, PlanState)>,
-    pub(super) pods: BTreeMap<PodUid, (GroupId, PodSight)>,
+    pub(super) pods: BTreeMap<PodUid, (GroupId, PodSnapshot)>,
     pub(super) groups: BTreeMap<GroupId, Owner>,
     pub(super) lost: BTreeSet<NodeName>,
 }

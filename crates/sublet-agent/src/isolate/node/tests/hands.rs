@@ -16,7 +16,7 @@ fn who_waits_for_the_arbiter_keeps_nobody_from_other_containers() {
     assert_eq!(isolation.look().1.len(), 2);
     assert_eq!(isolation.holders().len(), 2);
     assert!(!isolation.is_in_doubt());
-    assert_eq!(isolation.recognise(&Books::default()), 0);
+    assert_eq!(isolation.recognise(&KubeletCheckpoint::default()), 0);
     isolation.clear_libraries();
     // The container itself is waited for, and not for ever.
     let why = isolation.admit(&a).unwrap_err().to_string();

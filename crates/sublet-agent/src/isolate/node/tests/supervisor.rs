@@ -49,7 +49,7 @@ async fn until_on(states: &mut IsolationWatch) -> Arc<Isolation> {
 }
 
 /// The reason why that container cannot start in this state.
-fn refusal(state: &IsolationState, handed: &HandOver) -> Option<String> {
+fn refusal(state: &IsolationState, handed: &AllocationResponse) -> Option<String> {
     let admitted = match state.on() {
         Some(_) => return None,
         None => state.admit(handed),
@@ -58,9 +58,9 @@ fn refusal(state: &IsolationState, handed: &HandOver) -> Option<String> {
 }
 
 /// A container with a part of a card, and one with a whole card.
-fn part_and_whole() -> (HandOver, HandOver) {
+fn part_and_whole() -> (AllocationResponse, AllocationResponse) {
     let part = handed("a", "main", Role::Main, 0, 300);
-    let whole = HandOver {
+    let whole = AllocationResponse {
         whole: true,
         ..handed("b", "main", Role::Main, 1, 1000)
     };
@@ -83,7 +83,7 @@ async fn no_part_is_handed_out_until_the_arbiter_starts() {
     assert!(why.ends_with("; the agent tries again"), "{why}");
     assert_eq!(before.admit(&whole).unwrap(), Injection::default());
     // The operator's label says that nothing is to be limited.
-    let free = HandOver {
+    let free = AllocationResponse {
         isolated: false,
         ..part.clone()
     };

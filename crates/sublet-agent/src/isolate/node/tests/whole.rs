@@ -16,7 +16,7 @@ fn cards(count: u16) -> Inventory {
 }
 
 /// The devices of a pod that asks for so many whole cards.
-fn whole(pod: &str, count: u16, inventory: &Arc<Inventory>) -> HandOver {
+fn whole(pod: &str, count: u16, inventory: &Arc<Inventory>) -> AllocationResponse {
     let all: Vec<String> = (0..count).map(|index| index.to_string()).collect();
     let picture = format!("{pod} @{} main={count}", all.join(","));
     let mut site = site();
@@ -50,7 +50,7 @@ fn whole_cards_start_whatever_their_number_and_lose_no_limit_that_fits() {
     assert_eq!(isolation.admit(&many).unwrap(), Injection::default());
     assert_eq!(jobs(&isolation), "1:ns/few/main=100");
     // Parts of so many would have no limit.
-    let parts = HandOver {
+    let parts = AllocationResponse {
         whole: false,
         ..many
     };

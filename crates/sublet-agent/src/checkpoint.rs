@@ -1,9 +1,9 @@
-//! Kubelet's own books of devices and their owners: the checkpoint that it writes after each answer
-//! to an Allocate, before it asks about another container. Afterwards the books name the container,
+//! Kubelet's checkpoint: devices and their owners. Kubelet writes it after each answer to an Allocate,
+//! before it asks about another container. Afterwards the checkpoint names the container,
 //! which the call itself does not. Read only; only kubelet writes them.
 //!
 //! The form is kubelet's internal one (`pkg/kubelet/cm/devicemanager/checkpoint`), the same since
-//! Kubernetes 1.20. Books that cannot be read count as no books: then nothing is concluded.
+//! Kubernetes 1.20. A checkpoint that cannot be read counts as none: then nothing is concluded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ struct Checkpoint {
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "PodDeviceEntries")]
-    entries: Option<Vec<BookEntry>>,
+    entries: Option<Vec<CheckpointEntry>>,
 }
 
 /// The devices of one resource that one container has.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct BookEntry {
+struct CheckpointEntry {
     /// The pod's UID.
     #[serde(rename = "PodUID")]
     uid: String,
@@ -44,7 +44,7 @@ struct BookEntry {
     devices: BTreeMap<i64, Vec<String>>,
 }
 
-impl BookEntry {
+impl CheckpointEntry {
     /// Has it that device?
     fn has(&self, device: &str) -> bool {
         self.devices.values().flatten().any(|id| id == device)
@@ -53,20 +53,20 @@ impl BookEntry {
 
 /// Owners of the devices, as kubelet has written them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Books(Vec<BookEntry>);
+pub struct KubeletCheckpoint(Vec<CheckpointEntry>);
 
-impl Books {
-    /// Path of the books of a kubelet with this folder for device plugins.
+impl KubeletCheckpoint {
+    /// Path of the checkpoint of a kubelet with this folder for device plugins.
     pub(crate) fn place(folder: &Path) -> PathBuf {
         folder.join(FILE)
     }
 
     /// Reads them; `None` where there are none that can be read.
-    pub(crate) fn read(place: &Path) -> Option<Books> {
+    pub(crate) fn read(place: &Path) -> Option<KubeletCheckpoint> {
         let text = std::fs::read(place).ok()?;
-        let read = Books::from_json(&text);
+        let read = KubeletCheckpoint::from_json(&text);
         if let Err(error) = &read {
-            tracing::debug!(place = %place.display(), %error, "not kubelet's books as we know them");
+            tracing::debug!(place = %place.display(), %error, "not kubelet's checkpoint as we know them");
         }
         read.ok()
     }
@@ -75,14 +75,16 @@ impl Books {
     ///
     /// # Errors
     /// Not such JSON.
-    pub fn from_json(text: &[u8]) -> Result<Books, serde_json::Error> {
+    pub fn from_json(text: &[u8]) -> Result<KubeletCheckpoint, serde_json::Error> {
         let checkpoint: Checkpoint = serde_json::from_slice(text)?;
-        Ok(Books(checkpoint.data.entries.unwrap_or_default()))
+        Ok(KubeletCheckpoint(
+            checkpoint.data.entries.unwrap_or_default(),
+        ))
     }
 
     /// Has that container of that pod any of our devices?
     pub(crate) fn has_served(&self, uid: &str, container: &str) -> bool {
-        let served = |one: &BookEntry| {
+        let served = |one: &CheckpointEntry| {
             one.uid == uid && one.container_name == container && is_ours(&one.resource_name)
         };
         self.0.iter().any(served)
@@ -90,7 +92,7 @@ impl Books {
 
     /// Has that pod any of our devices?
     pub(crate) fn has_any(&self, uid: &str) -> bool {
-        let any = |one: &BookEntry| one.uid == uid && is_ours(&one.resource_name);
+        let any = |one: &CheckpointEntry| one.uid == uid && is_ours(&one.resource_name);
         self.0.iter().any(any)
     }
 
@@ -115,7 +117,7 @@ impl Books {
         mut among: impl Iterator<Item = &'a str>,
     ) -> Option<&'a str> {
         among.find(|uid| {
-            let own = |one: &&BookEntry| one.uid == *uid && is_ours(&one.resource_name);
+            let own = |one: &&CheckpointEntry| one.uid == *uid && is_ours(&one.resource_name);
             self.0.iter().filter(own).any(|one| one.has(device))
         })
     }
@@ -139,13 +141,13 @@ mod tests {
             at in 0..WRITTEN.len(),
             byte in any::<u8>(),
         ) {
-            prop_assert!(Books::from_json(&WRITTEN.as_bytes()[..at]).is_err());
+            prop_assert!(KubeletCheckpoint::from_json(&WRITTEN.as_bytes()[..at]).is_err());
             let mut damaged = WRITTEN.as_bytes().to_vec();
             damaged[at] = byte;
-            if let Ok(books) = Books::from_json(&damaged) {
-                prop_assert!(books.0.len() <= 2);
+            if let Ok(checkpoint) = KubeletCheckpoint::from_json(&damaged) {
+                prop_assert!(checkpoint.0.len() <= 2);
                 // One byte makes no `u1` of the other.
-                let owner = books.owner("GPU-a-_-7", ["u1", "other"].into_iter());
+                let owner = checkpoint.owner("GPU-a-_-7", ["u1", "other"].into_iter());
                 prop_assert!(matches!(owner, None | Some("u1")), "{owner:?}");
             }
         }
@@ -161,15 +163,16 @@ mod tests {
 
     #[test]
     fn kubelets_books_say_whose_a_device_is() {
-        let books = Books::from_json(WRITTEN.as_bytes()).unwrap();
-        assert!(books.has_served("u1", "c0") && books.has_served("u2", "c0"));
-        assert!(!books.has_served("u1", "c1") && !books.has_served("u3", "c0"));
-        let owner = |device, among: &[&'static str]| books.owner(device, among.iter().copied());
+        let checkpoint = KubeletCheckpoint::from_json(WRITTEN.as_bytes()).unwrap();
+        assert!(checkpoint.has_served("u1", "c0") && checkpoint.has_served("u2", "c0"));
+        assert!(!checkpoint.has_served("u1", "c1") && !checkpoint.has_served("u3", "c0"));
+        let owner =
+            |device, among: &[&'static str]| checkpoint.owner(device, among.iter().copied());
         assert_eq!(owner("GPU-a-_-8", &["u2", "u1"]), Some("u1"));
         assert_eq!(owner("GPU-b-_-1", &["u1", "u2"]), Some("u2"));
-        let holders: Vec<_> = books.holders("aliyun.com/gpu-mem").collect();
+        let holders: Vec<_> = checkpoint.holders("aliyun.com/gpu-mem").collect();
         assert_eq!((holders.len(), holders[3].0.as_str()), (4, "u2"));
-        assert_eq!(books.holders("nvidia.com/gpu").count(), 0);
+        assert_eq!(checkpoint.holders("nvidia.com/gpu").count(), 0);
         // Somebody whom we would not have served, and nobody.
         assert_eq!(owner("GPU-b-_-1", &["u1"]), None);
         assert_eq!(owner("GPU-a-_-9", &["u1", "u2"]), None);
@@ -179,11 +182,14 @@ mod tests {
     fn other_texts_are_no_books() {
         let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}"#;
         assert_eq!(
-            Books::from_json(empty.as_bytes()).unwrap(),
-            Books::default()
+            KubeletCheckpoint::from_json(empty.as_bytes()).unwrap(),
+            KubeletCheckpoint::default()
         );
         for text in ["", "{}", r#"{"Data":{"PodDeviceEntries":[{"PodUID":7}]}}"#] {
-            assert!(Books::from_json(text.as_bytes()).is_err(), "{text}");
+            assert!(
+                KubeletCheckpoint::from_json(text.as_bytes()).is_err(),
+                "{text}"
+            );
         }
     }
 }

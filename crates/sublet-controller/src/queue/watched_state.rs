@@ -22,13 +22,13 @@ use sublet_queue::Amounts;
 
 /// Everything that is seen.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WatchedState {
     /// By UID.
     pub(crate) pods: BTreeMap<String, Arc<Pod>>,
     /// Amounts that pods can have of each node.
     pub(crate) nodes: BTreeMap<String, Amounts>,
     /// PodGroups, by kind and API group, namespace and name.
-    pub(crate) pod_groups: BTreeMap<Address, SeenPodGroup>,
+    pub(crate) pod_groups: BTreeMap<Address, WatchedPodGroup>,
     /// PodGroups and jobs that cannot be read, by kind and API group, namespace and name.
     pub(crate) unreadable: BTreeMap<Address, Unread>,
     /// Quotas, by API group, namespace and name.
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
     /// Jobs, by name.
     pub(crate) jobs: BTreeMap<JobName, JobFacts>,
     /// Plans, by name; none where one cannot be read.
-    pub(crate) plans: BTreeMap<String, SeenPlan>,
+    pub(crate) plans: BTreeMap<String, WatchedPlan>,
     /// PriorityClasses.
     pub(crate) classes: PriorityClasses,
     /// Lists that are being read, with the objects read so far.
@@ -48,7 +48,7 @@ pub(crate) type Address = (String, String, String);
 
 /// A PodGroup.
 #[derive(Debug, Clone)]
-pub(crate) struct SeenPodGroup {
+pub(crate) struct WatchedPodGroup {
     pub(crate) facts: PodGroupFacts,
     /// Its status.
     pub(crate) status: Value,
@@ -66,13 +66,13 @@ pub(crate) struct Unread {
 
 /// A plan.
 #[derive(Debug, Clone)]
-pub(crate) struct SeenPlan {
+pub(crate) struct WatchedPlan {
     pub(crate) uid: String,
     /// As it is read, or why it cannot be.
     pub(crate) plan: Result<Arc<GangPlan>, String>,
 }
 
-impl Seen {
+impl WatchedState {
     /// Pods changed.
     pub(crate) fn pod(&mut self, change: Change<Pod>) {
         match change {
@@ -147,7 +147,7 @@ impl Seen {
                 let name = object.metadata.name.clone();
                 self.list("plans", || name.clone());
                 let plan = GangPlan::of(&object);
-                let seen = SeenPlan {
+                let seen = WatchedPlan {
                     uid: object.metadata.uid.clone(),
                     plan: plan.map(Arc::new).map_err(|error| error.to_string()),
                 };
@@ -237,7 +237,8 @@ impl Seen {
             },
             None => match read_pod_group(api_version, &object) {
                 Ok(Some(facts)) => {
-                    self.pod_groups.insert(at, SeenPodGroup { facts, status });
+                    self.pod_groups
+                        .insert(at, WatchedPodGroup { facts, status });
                     return;
                 }
                 Ok(None) => return,

@@ -1,6 +1,6 @@
-//! Carries out what `care` decides: has devices prepared before their first container and cleaned
+//! Carries out what `lifecycle` decides: has devices prepared before their first container and cleaned
 //! after their last, and says which cannot be cleaned: to the kinds, which offer them as unhealthy,
-//! and on the node as an event. The lock is for `care` alone: nothing is awaited under it.
+//! and on the node as an event. The lock is for `lifecycle` alone: nothing is awaited under it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use tonic::Status;
 use tracing::{debug, info, warn};
 
-use crate::books::Books;
-use crate::care::{Ailing, Care, CareNews, DeviceName, Held};
+use crate::checkpoint::KubeletCheckpoint;
 use crate::kind::DeviceKind;
+use crate::lifecycle::{Ailing, DeviceName, Held, Lifecycle, LifecycleNews};
 use crate::node_events::NodeEvents;
 use crate::pods::{PodList, PodSource};
 
@@ -29,13 +29,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// The devices of one node, and the pods that had them.
-pub(crate) struct Caring {
+pub(crate) struct LifecycleManager {
     events: NodeEvents,
     pods: PodSource,
-    /// Kubelet's books.
-    books: PathBuf,
+    /// Kubelet's checkpoint.
+    checkpoint: PathBuf,
     kinds: Vec<Arc<dyn DeviceKind>>,
-    care: Mutex<Care>,
+    lifecycle: Mutex<Lifecycle>,
     /// Told whenever a device is put down that was prepared or cleaned.
     put_down: Notify,
     /// Sick devices that the kinds were shown last.
@@ -46,32 +46,32 @@ pub(crate) struct Caring {
 /// A device that this task prepares or cleans. If the task ends before, as it does when kubelet or the
 /// runtime hangs up, another may try.
 struct InHand<'a> {
-    caring: &'a Caring,
+    lifecycles: &'a LifecycleManager,
     device: &'a str,
     /// Records the outcome for the device.
-    put: fn(&mut Care, &str),
+    put: fn(&mut Lifecycle, &str),
 }
 
 impl Drop for InHand<'_> {
     fn drop(&mut self) {
-        (self.put)(&mut self.caring.care(), self.device);
-        self.caring.put_down.notify_waiters();
+        (self.put)(&mut self.lifecycles.lifecycle(), self.device);
+        self.lifecycles.put_down.notify_waiters();
     }
 }
 
-impl Caring {
+impl LifecycleManager {
     pub(crate) fn new(
         events: NodeEvents,
         pods: PodSource,
-        books: PathBuf,
+        checkpoint: PathBuf,
         kinds: Vec<Arc<dyn DeviceKind>>,
-    ) -> Caring {
-        Caring {
+    ) -> LifecycleManager {
+        LifecycleManager {
             events,
             pods,
-            books,
+            checkpoint,
             kinds,
-            care: Mutex::default(),
+            lifecycle: Mutex::default(),
             put_down: Notify::new(),
             shown: Mutex::default(),
             begun: Instant::now(),
@@ -98,12 +98,14 @@ impl Caring {
         let begun = Instant::now();
         loop {
             if let Some(pods) = self.now(pods).await {
-                // For whom it is is known of cards. Kubelet's books are long, and the runtime waits. Of
+                // For whom it is is known of cards. Kubelet's checkpoint is long, and the runtime waits. Of
                 // other devices only they say it; kubelet asks about one container after the other, and
                 // writes them in between.
                 let by_books = who.is_empty();
-                let books = by_books.then(|| Books::read(&self.books)).flatten();
-                self.see(&pods, books.as_ref(), by_books && books.is_some());
+                let checkpoint = by_books
+                    .then(|| KubeletCheckpoint::read(&self.checkpoint))
+                    .flatten();
+                self.see(&pods, checkpoint.as_ref(), by_books && checkpoint.is_some());
                 self.clean().await;
             }
             let put_down = self.put_down.notified();
@@ -121,19 +123,22 @@ impl Caring {
                 Status::failed_precondition(format!("{device} is not ready for another pod: {why}"))
             };
             let now_ms = self.now_ms();
-            let is_first = self.care().begin(device, who, now_ms).map_err(refused)?;
+            let is_first = self
+                .lifecycle()
+                .begin(device, who, now_ms)
+                .map_err(refused)?;
             if !is_first {
                 continue;
             }
             let mut hand = InHand {
-                caring: self,
+                lifecycles: self,
                 device,
-                put: Care::withdraw,
+                put: Lifecycle::withdraw,
             };
             if let Some(kind) = self.kind_of(device) {
                 kind.prepare(device).await.map_err(refused)?;
             }
-            hand.put = Care::put_down;
+            hand.put = Lifecycle::put_down;
         }
         Ok(())
     }
@@ -141,11 +146,11 @@ impl Caring {
     /// Looks for pods that are gone, and cleans the devices that no pod has any more. Says when it
     /// is to look again, if no pod comes or goes.
     pub(crate) async fn look(&self, pods: &PodList) -> Option<Duration> {
-        let books = Books::read(&self.books);
+        let checkpoint = KubeletCheckpoint::read(&self.checkpoint);
         let newest = self.pods.newest();
-        self.see(newest.as_ref().unwrap_or(pods), books.as_ref(), false);
+        self.see(newest.as_ref().unwrap_or(pods), checkpoint.as_ref(), false);
         self.clean().await;
-        let next = self.care().next_ms()?;
+        let next = self.lifecycle().next_ms()?;
         Some(Duration::from_millis(next.saturating_sub(self.now_ms())))
     }
 
@@ -158,31 +163,31 @@ impl Caring {
         self.pods.now().await.map_err(unknown).ok()
     }
 
-    /// `all`: see [`Care::see`].
-    fn see(&self, pods: &PodList, books: Option<&Books>, all: bool) {
+    /// `all`: see [`Lifecycle::see`].
+    fn see(&self, pods: &PodList, checkpoint: Option<&KubeletCheckpoint>, all: bool) {
         let there = pods.iter().filter(|pod: &&Pod| !is_over(pod));
         let live: BTreeSet<PodUid> = there
             .filter_map(|pod| PodUid::new(&pod.metadata.uid).ok())
             .collect();
         let mut held = Held::new();
         for kind in &self.kinds {
-            for (device, users) in kind.held(pods, books) {
+            for (device, users) in kind.held(pods, checkpoint) {
                 held.entry(device).or_default().extend(users);
             }
         }
         let asked_ms = millis(pods.asked().saturating_duration_since(self.begun));
-        self.care().see(&live, &held, asked_ms, all);
+        self.lifecycle().see(&live, &held, asked_ms, all);
     }
 
     async fn clean(&self) {
         let now_ms = self.now_ms();
         loop {
-            let due = self.care().take_due(now_ms);
+            let due = self.lifecycle().take_due(now_ms);
             let Some((device, after)) = due else { break };
             let mut hand = InHand {
-                caring: self,
+                lifecycles: self,
                 device: &device,
-                put: Care::put_down,
+                put: Lifecycle::put_down,
             };
             let outcome = match self.kind_of(&device) {
                 Some(kind) => kind.clean(&device, &after).await,
@@ -190,15 +195,15 @@ impl Caring {
             };
             // From here on it may be somebody's.
             hand.put = |_, _| {};
-            let news = self.care().cleaned(&device, outcome, self.now_ms());
+            let news = self.lifecycle().cleaned(&device, outcome, self.now_ms());
             drop(hand);
             match news {
-                Some(CareNews::Sick(why)) => {
+                Some(LifecycleNews::Sick(why)) => {
                     warn!(device, why, "not clean, will try again");
                     let message = format!("{device} gets no pod: {why}");
                     self.events.tell("DeviceNotClean", message);
                 }
-                Some(CareNews::Well) => {
+                Some(LifecycleNews::Well) => {
                     info!(device, "clean again");
                     let message = format!("{device} is clean again");
                     self.events.tell("DeviceClean", message);
@@ -211,7 +216,7 @@ impl Caring {
 
     fn show(&self) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let ailing = self.care().ailing();
+        let ailing = self.lifecycle().ailing();
         if ailing != *shown {
             for kind in &self.kinds {
                 kind.show(&ailing);
@@ -224,8 +229,10 @@ impl Caring {
         self.kinds.iter().find(|kind| kind.owns(device))
     }
 
-    fn care(&self) -> MutexGuard<'_, Care> {
-        self.care.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
+        self.lifecycle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> u64 {

@@ -57,20 +57,20 @@ impl DeviceKind for Slow {
         &self,
         _resource: &str,
         _devices: DeviceIds,
-        _caring: &Caring,
+        _caring: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
         Ok(ContainerAllocateResponse::default())
     }
 }
 
 /// The devices of a node whose pods nobody lists.
-fn caring(kind: &Arc<Slow>) -> Arc<Caring> {
+fn lifecycles(kind: &Arc<Slow>) -> Arc<LifecycleManager> {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
     let client = kube::Client::try_from(nowhere).unwrap();
     let (events, _post) = node_events(client, NodeName::new("n1").unwrap());
     let kinds: Vec<Arc<dyn DeviceKind>> = vec![Arc::clone(kind) as Arc<dyn DeviceKind>];
     let pods = PodSource::Watched(Arc::new(WatchedPods::default()));
-    Arc::new(Caring::new(events, pods, "absent".into(), kinds))
+    Arc::new(LifecycleManager::new(events, pods, "absent".into(), kinds))
 }
 
 /// The node's pods, asked for now.
@@ -85,25 +85,30 @@ fn pods(uids: &[&str]) -> PodList {
     PodList::new(uids.iter().map(pod).collect::<Vec<_>>(), asked)
 }
 
-async fn get(caring: &Caring, device: &str, uid: &str, pods: &PodList) -> Result<(), Status> {
+async fn get(
+    lifecycles: &LifecycleManager,
+    device: &str,
+    uid: &str,
+    pods: &PodList,
+) -> Result<(), Status> {
     let (devices, who) = ([device.to_owned()], [PodUid::new(uid).unwrap()]);
-    caring.ready(&devices, &who, Some(pods), LONG).await
+    lifecycles.ready(&devices, &who, Some(pods), LONG).await
 }
 
 #[tokio::test]
 async fn who_cleans_a_device_keeps_nobody_from_another() {
     let kind = Slow::new();
-    let caring = caring(&kind);
-    get(&caring, "a", "p1", &pods(&["p1"])).await.unwrap();
+    let lifecycles = lifecycles(&kind);
+    get(&lifecycles, "a", "p1", &pods(&["p1"])).await.unwrap();
     // It is gone, and what is left takes its time to go.
-    let (own, now) = (Arc::clone(&caring), pods(&["p2", "p3"]));
+    let (own, now) = (Arc::clone(&lifecycles), pods(&["p2", "p3"]));
     let looks = tokio::spawn(async move { own.look(&now).await });
     timeout(LONG, kind.cleans.notified()).await.unwrap();
     let now = pods(&["p2", "p3"]);
-    let other = timeout(LONG, get(&caring, "b", "p2", &now)).await;
+    let other = timeout(LONG, get(&lifecycles, "b", "p2", &now)).await;
     other.expect("it waits for `a`").unwrap();
     // Who wants the one that is being cleaned waits, and gets it at last.
-    let own = Arc::clone(&caring);
+    let own = Arc::clone(&lifecycles);
     let waits = tokio::spawn(async move { get(&own, "a", "p3", &now).await });
     kind.permits.add_permits(1);
     timeout(LONG, waits).await.unwrap().unwrap().unwrap();
@@ -113,9 +118,9 @@ async fn who_cleans_a_device_keeps_nobody_from_another() {
 #[tokio::test]
 async fn a_cleaning_that_is_cut_off_is_done_by_the_next() {
     let kind = Slow::new();
-    let caring = caring(&kind);
-    get(&caring, "a", "p1", &pods(&["p1"])).await.unwrap();
-    let (own, now) = (Arc::clone(&caring), pods(&["p2"]));
+    let lifecycles = lifecycles(&kind);
+    get(&lifecycles, "a", "p1", &pods(&["p1"])).await.unwrap();
+    let (own, now) = (Arc::clone(&lifecycles), pods(&["p2"]));
     // The runtime hangs up.
     let cut = tokio::spawn(async move { get(&own, "a", "p2", &now).await });
     timeout(LONG, kind.cleans.notified()).await.unwrap();
@@ -123,7 +128,7 @@ async fn a_cleaning_that_is_cut_off_is_done_by_the_next() {
     assert!(cut.await.unwrap_err().is_cancelled());
     kind.permits.add_permits(1);
     let now = pods(&["p2"]);
-    timeout(LONG, get(&caring, "a", "p2", &now))
+    timeout(LONG, get(&lifecycles, "a", "p2", &now))
         .await
         .unwrap()
         .unwrap();

@@ -10,14 +10,14 @@ use sublet_client::Write;
 use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::told::Told;
-use crate::shell::Pen;
+use super::report::StatusReport;
+use crate::shell::FencedWriter;
 
 /// Limit on waiting messages: above it, no news is told.
 const MOST_LEFT: usize = 2_000;
 
 /// The lanes of one tenure; they end with it.
-pub(crate) struct Teller {
+pub(crate) struct StatusReporter {
     events: Lane,
     status: Lane,
     _tasks: VitalTasks,
@@ -39,13 +39,13 @@ pub(crate) struct Room {
     pub(crate) status: bool,
 }
 
-impl Teller {
+impl StatusReporter {
     /// Begins.
-    pub(crate) fn begin(pen: &Pen, vital: &Vital) -> Teller {
+    pub(crate) fn begin(writer: &FencedWriter, vital: &Vital) -> StatusReporter {
         let mut tasks = VitalTasks::new(vital);
-        Teller {
-            events: Lane::begin(pen, &mut tasks),
-            status: Lane::begin(pen, &mut tasks),
+        StatusReporter {
+            events: Lane::begin(writer, &mut tasks),
+            status: Lane::begin(writer, &mut tasks),
             _tasks: tasks,
         }
     }
@@ -61,18 +61,18 @@ impl Teller {
     }
 
     /// Tells all of it, in its own time.
-    pub(crate) fn tell(&self, told: Told) {
+    pub(crate) fn tell(&self, told: StatusReport) {
         self.events.add(told.events);
         self.status.add(told.status);
     }
 }
 
 impl Lane {
-    fn begin(pen: &Pen, tasks: &mut VitalTasks) -> Lane {
+    fn begin(writer: &FencedWriter, tasks: &mut VitalTasks) -> Lane {
         let (send, writes) = unbounded_channel();
         let left = Arc::new(AtomicUsize::new(0));
-        let writing = write_all(pen.clone(), writes, left.clone());
-        tasks.start("a lane of the teller", writing);
+        let writing = write_all(writer.clone(), writes, left.clone());
+        tasks.start("a lane of the reporter", writing);
         Lane { send, left }
     }
 
@@ -85,9 +85,13 @@ impl Lane {
     }
 }
 
-async fn write_all(pen: Pen, mut writes: UnboundedReceiver<Write>, left: Arc<AtomicUsize>) {
+async fn write_all(
+    writer: FencedWriter,
+    mut writes: UnboundedReceiver<Write>,
+    left: Arc<AtomicUsize>,
+) {
     while let Some(write) = writes.recv().await {
-        if let Err(undone) = pen.tell(&write).await {
+        if let Err(undone) = writer.tell(&write).await {
             tracing::debug!(%undone, "something is not told");
         }
         left.fetch_sub(1, Ordering::Relaxed);

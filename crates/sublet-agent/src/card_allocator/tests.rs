@@ -75,8 +75,8 @@ fn wire(pod: &Pod) -> Value {
 }
 
 struct World {
-    hand_out: Arc<HandOut>,
-    caring: Arc<Caring>,
+    allocator: Arc<CardAllocator>,
+    lifecycles: Arc<LifecycleManager>,
     api: Arc<ApiServer>,
 }
 
@@ -90,11 +90,11 @@ impl World {
         let node = NodeName::new("n1").unwrap();
         let source = PodSource::Listed(api.client(), node.clone());
         let (events, _post) = node_events(api.client(), node);
-        let caring = Caring::new(events, source.clone(), "absent".into(), Vec::new());
+        let lifecycles = LifecycleManager::new(events, source.clone(), "absent".into(), Vec::new());
         let (_, state) = watch::channel(IsolationState::Disabled);
         let (_, site) = watch::channel(Arc::new(site()));
         World {
-            hand_out: Arc::new(HandOut {
+            allocator: Arc::new(CardAllocator {
                 client: api.client(),
                 pods: source,
                 gated: false,
@@ -103,21 +103,21 @@ impl World {
                 given: Arc::default(),
                 metrics: AgentMetrics::default(),
                 isolation: state,
-                books: "absent".into(),
+                checkpoint: "absent".into(),
                 doubt: Arc::default(),
             }),
-            caring: Arc::new(caring),
+            lifecycles: Arc::new(lifecycles),
             api,
         }
     }
 
     /// Kubelet's Allocate of so much.
     fn asks(&self, count: u64) -> JoinHandle<Result<String, String>> {
-        let (hand_out, caring) = (Arc::clone(&self.hand_out), Arc::clone(&self.caring));
+        let (allocator, lifecycles) = (Arc::clone(&self.allocator), Arc::clone(&self.lifecycles));
         tokio::spawn(async move {
             let devices = (0..count).map(|number| format!("GPU-0-_-{number}"));
             let devices: DeviceIds = devices.collect();
-            let answer = hand_out.allocate(MEM, &devices, &caring).await;
+            let answer = allocator.allocate(MEM, &devices, &lifecycles).await;
             let answer = answer.map_err(|status| status.message().to_owned())?;
             Ok(answer.envs[keys::NVIDIA_VISIBLE_DEVICES].clone())
         })
@@ -144,9 +144,9 @@ async fn an_answer_that_the_api_server_owes_keeps_nobody_else_waiting() {
         allocation_size: 4,
         ..ContainerPreferredAllocationRequest::default()
     };
-    let advice = world.hand_out.preferred(MEM, std::slice::from_ref(&asked));
+    let advice = world.allocator.preferred(MEM, std::slice::from_ref(&asked));
     timeout(LONG, advice).await.expect("it waits");
-    assert!(world.hand_out.given.try_lock().is_ok());
+    assert!(world.allocator.given.try_lock().is_ok());
     // Nobody else gets what is about to be handed over.
     let refused = world.gets(3).await.unwrap_err();
     assert!(

@@ -21,13 +21,13 @@ use tokio::time::{sleep, timeout};
 use tonic::Status;
 use tracing::{debug, info, warn};
 
-use crate::allocate::{AllocateError, Given, HandOver, KubeletAsk, Site, decide, prefer};
-use crate::books::Books;
-use crate::caring::{Caring, PATIENCE};
+use crate::allocate::{AllocateError, AllocationResponse, Given, KubeletAsk, Site, decide, prefer};
 use crate::cdi::Cdi;
+use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
 use crate::isolate::supervisor::{IsolationWatch, state_for};
+use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::nri;
 use crate::plugin::DeviceIds;
 use crate::pods::{PodList, PodSource};
@@ -48,7 +48,7 @@ const CALL_TIME: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Hands out the node's cards, by whatever resource kubelet asks for them.
-pub(crate) struct HandOut {
+pub(crate) struct CardAllocator {
     pub(crate) client: Client,
     pub(crate) pods: PodSource,
     /// Does the runtime name the container later?
@@ -60,26 +60,26 @@ pub(crate) struct HandOut {
     pub(crate) metrics: AgentMetrics,
     /// Are containers held to their parts?
     pub(crate) isolation: IsolationWatch,
-    /// Kubelet's books.
-    pub(crate) books: PathBuf,
-    /// Told of answers for a pod that only kubelet's books can name.
+    /// Kubelet's checkpoint.
+    pub(crate) checkpoint: PathBuf,
+    /// Told of answers for a pod that only kubelet's checkpoint can name.
     pub(crate) doubt: Arc<Notify>,
 }
 
-impl HandOut {
+impl CardAllocator {
     /// Answers for the container that kubelet has given these devices.
     pub(crate) async fn allocate(
         &self,
         resource: &'static str,
         devices: &DeviceIds,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
         if self.gated {
             return Ok(nri::gate());
         }
         let count = devices.len() as u64;
         let asked = KubeletAsk { resource, count };
-        let outcome = self.hand_over(asked, devices.first(), caring).await;
+        let outcome = self.hand_over(asked, devices.first(), lifecycles).await;
         self.count(&outcome);
         let (handed, injected) = outcome.inspect_err(|status| {
             warn!(%asked, why = status.message(), "no devices handed over");
@@ -136,14 +136,14 @@ impl HandOut {
             debug!(%error, "no preference");
             PodList::new(Vec::new(), Instant::now())
         });
-        // Of equal pods the books say who has been served. They are long, and where the runtime waits
+        // Of equal pods the checkpoint says who has been served. It is long, and where the runtime waits
         // for the agent the pods say it themselves soon enough.
-        let books = match self.gated {
-            true => Some(Books::default()),
-            false => Books::read(&self.books),
+        let checkpoint = match self.gated {
+            true => Some(KubeletCheckpoint::default()),
+            false => KubeletCheckpoint::read(&self.checkpoint),
         };
         let mut given = self.given();
-        given.learn(&pods, books.as_ref(), Instant::now());
+        given.learn(&pods, checkpoint.as_ref(), Instant::now());
         let answer = |one: &ContainerPreferredAllocationRequest| {
             let count = u64::try_from(one.allocation_size).unwrap_or(0);
             prefer(
@@ -162,15 +162,15 @@ impl HandOut {
         &self,
         asked: KubeletAsk,
         device: Option<&String>,
-        caring: &Caring,
-    ) -> Result<(HandOver, Injection), Status> {
+        lifecycles: &LifecycleManager,
+    ) -> Result<(AllocationResponse, Injection), Status> {
         let started = Instant::now();
         let (reserved, pods) = self.find(asked, started).await?;
-        let handed = HandOver {
+        let handed = AllocationResponse {
             device: device.cloned(),
             ..reserved.handed.clone()
         };
-        let injected = self.isolate(&handed, pods, caring).await?;
+        let injected = self.isolate(&handed, pods, lifecycles).await?;
         if handed.twins.is_empty() {
             self.write(&handed, started).await?;
             reserved.keep();
@@ -178,7 +178,7 @@ impl HandOut {
             self.doubt.notify_one();
         }
         let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
-        let HandOver { pod, container, .. } = &handed;
+        let AllocationResponse { pod, container, .. } = &handed;
         let isolated = !injected.mounts.is_empty();
         let twins = handed.twins.len();
         info!(%pod, %container, %asked, ?gpus, isolated, twins, "devices handed over");
@@ -211,7 +211,7 @@ impl HandOut {
         }
     }
 
-    /// Decides, with a look into kubelet's books where an earlier answer was for one of several
+    /// Decides, with a look into kubelet's checkpoint where an earlier answer was for one of several
     /// pods, or this one would be.
     fn decide(
         &self,
@@ -219,8 +219,8 @@ impl HandOut {
         site: &Site,
         asked: KubeletAsk,
     ) -> Result<Reserved, AllocateError> {
-        let try_with = |books: Option<&Books>, given: &mut Given| {
-            given.learn(pods, books, Instant::now());
+        let try_with = |checkpoint: Option<&KubeletCheckpoint>, given: &mut Given| {
+            given.learn(pods, checkpoint, Instant::now());
             let handed = decide(pods, site, asked, given, now_ns())?;
             Ok(Reserved::new(handed, &self.given, given))
         };
@@ -233,8 +233,8 @@ impl HandOut {
             }
         }
         drop(given);
-        let books = Books::read(&self.books);
-        try_with(books.as_ref(), &mut self.given())
+        let checkpoint = KubeletCheckpoint::read(&self.checkpoint);
+        try_with(checkpoint.as_ref(), &mut self.given())
     }
 
     fn given(&self) -> MutexGuard<'_, Given> {
@@ -246,9 +246,9 @@ impl HandOut {
     /// that nobody has any more is cleaned before this container gets it.
     async fn isolate(
         &self,
-        handed: &HandOver,
+        handed: &AllocationResponse,
         pods: PodList,
-        caring: &Caring,
+        lifecycles: &LifecycleManager,
     ) -> Result<Injection, Status> {
         let failed = |error: JoinError| Status::from_error(error.into());
         let cannot = |error: &IsolationError| {
@@ -265,7 +265,7 @@ impl HandOut {
         }
         let twins = handed.twins.iter().map(|twin| twin.uid.clone());
         let who: Vec<_> = twins.chain([handed.uid.clone()]).collect();
-        caring
+        lifecycles
             .ready(&handed.card_names(), &who, Some(&pods), PATIENCE)
             .await?;
         let container = handed.clone();
@@ -277,9 +277,9 @@ impl HandOut {
     /// Writes the decision on the pod. Only the same write is tried again, never a new
     /// decision: a write whose answer was lost makes its container look served, and the
     /// next decision would be for another one.
-    async fn write(&self, handed: &HandOver, started: Instant) -> Result<(), Status> {
+    async fn write(&self, handed: &AllocationResponse, started: Instant) -> Result<(), Status> {
         loop {
-            let HandOver {
+            let AllocationResponse {
                 pod,
                 uid,
                 annotations,
@@ -315,15 +315,15 @@ impl HandOut {
 /// A decision. While it lives, and after it was kept, that container's devices go to no other
 /// container.
 struct Reserved {
-    handed: HandOver,
+    handed: AllocationResponse,
     given: Arc<Mutex<Given>>,
     kept: bool,
 }
 
 impl Reserved {
     /// `now`: the locked content of `given`. For one of several equal pods nothing can be reserved:
-    /// kubelet's books will name the pod later.
-    fn new(handed: HandOver, given: &Arc<Mutex<Given>>, now: &mut Given) -> Reserved {
+    /// kubelet's checkpoint will name the pod later.
+    fn new(handed: AllocationResponse, given: &Arc<Mutex<Given>>, now: &mut Given) -> Reserved {
         let kept = !handed.twins.is_empty();
         match kept {
             true => now.doubt(Instant::now()),

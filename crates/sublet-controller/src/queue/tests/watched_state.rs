@@ -5,7 +5,7 @@ use super::*;
 /// While a control plane is upgraded, a PodGroup is seen in one version of its API and in another.
 #[test]
 fn a_pod_group_is_one_whatever_the_version() {
-    let mut seen = Seen::default();
+    let mut seen = WatchedState::default();
     let group = || {
         let group = serde_json::from_value(json!({
             "metadata": {"name": "g", "namespace": "a", "uid": "u-g"},
@@ -25,7 +25,7 @@ fn a_pod_group_is_one_whatever_the_version() {
 
 #[test]
 fn a_default_priority_counts_as_long_as_its_class_is_there() {
-    let mut seen = Seen::default();
+    let mut seen = WatchedState::default();
     let mut class = |name: &str, value: i32, is_default: bool, gone: bool| {
         let object = serde_json::from_value(json!({
             "metadata": {"name": name}, "value": value, "globalDefault": is_default,

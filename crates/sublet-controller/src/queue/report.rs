@@ -13,7 +13,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
 use sublet_api::group::{GangName, Gathered, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, QuotaBooks, QuotaDemand, QuotaFigures, keys};
+use sublet_api::{ElasticQuota, QuotaDemand, QuotaFigures, QuotaTotals, keys};
 use sublet_client::{Act, ObjectAddress, Write};
 use sublet_model::Standing;
 use sublet_queue::{
@@ -23,7 +23,7 @@ use sublet_queue::{
 use super::QUEUE;
 use super::memory::{FIGURES_MS, Memory, STATUS_MS};
 use super::round::QueueLook;
-use super::seen::{Address, SeenPodGroup};
+use super::watched_state::{Address, WatchedPodGroup};
 use super::watching::PLUGINS;
 use crate::event::event;
 
@@ -31,9 +31,9 @@ use crate::event::event;
 const TELLING_PODS: usize = 8;
 
 /// Input of the messages.
-pub(crate) struct Tellings<'a> {
+pub(crate) struct ReportInputs<'a> {
     pub(crate) look: &'a QueueLook<'a>,
-    pub(crate) books: &'a QuotaBooks,
+    pub(crate) books: &'a QuotaTotals,
     pub(crate) gathered: &'a Gathered,
     pub(crate) decisions: &'a [QueueDecision],
     /// Was anything decided this time? If not, earlier reasons still hold.
@@ -42,7 +42,7 @@ pub(crate) struct Tellings<'a> {
 
 /// Writes for people.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct StatusReport {
     /// Events.
     pub(crate) events: Vec<Write>,
     /// The status of groups and quotas.
@@ -51,8 +51,8 @@ pub(crate) struct Told {
 
 /// Returns the messages that are due and were not told yet, as far as there is room. The rest is
 /// found again later, except for things that happen only once.
-pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Told {
-    let mut told = Told::default();
+pub(crate) fn tell(tellings: &ReportInputs<'_>, memory: &mut Memory) -> StatusReport {
+    let mut told = StatusReport::default();
     let room = tellings.look.room;
     if tellings.decided {
         tellings.reasons(memory, &mut told.events);
@@ -67,7 +67,7 @@ pub(crate) fn tell(tellings: &Tellings<'_>, memory: &mut Memory) -> Told {
     told
 }
 
-impl Tellings<'_> {
+impl ReportInputs<'_> {
     /// Tells why groups wait, which groups were let start, and which pods go for them.
     fn reasons(&self, memory: &mut Memory, told: &mut Vec<Write>) {
         let groups: BTreeMap<&str, &QueuedGroup> = self
@@ -131,8 +131,8 @@ impl Tellings<'_> {
     }
 
     /// PodGroups by the gangs that they are about.
-    fn pod_groups_by_gang(&self) -> BTreeMap<&GangName, Vec<&SeenPodGroup>> {
-        let mut by_gang: BTreeMap<&GangName, Vec<&SeenPodGroup>> = BTreeMap::new();
+    fn pod_groups_by_gang(&self) -> BTreeMap<&GangName, Vec<&WatchedPodGroup>> {
+        let mut by_gang: BTreeMap<&GangName, Vec<&WatchedPodGroup>> = BTreeMap::new();
         for group in self.look.seen.pod_groups.values() {
             by_gang.entry(&group.facts.gang).or_default().push(group);
         }
@@ -143,7 +143,7 @@ impl Tellings<'_> {
     fn about(
         &self,
         queued: &QueuedGroup,
-        objects: &BTreeMap<&GangName, Vec<&SeenPodGroup>>,
+        objects: &BTreeMap<&GangName, Vec<&WatchedPodGroup>>,
         pods: usize,
     ) -> impl Iterator<Item = Value> {
         let groups = queued.gangs.iter().filter_map(|gang| objects.get(gang));
@@ -208,7 +208,7 @@ impl Tellings<'_> {
         }
     }
 
-    fn status(&self, group: &SeenPodGroup, pods: &[&Pod], planned: bool) -> Value {
+    fn status(&self, group: &WatchedPodGroup, pods: &[&Pod], planned: bool) -> Value {
         let is_there = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_none();
         let number =
             |is: &dyn Fn(&Pod) -> bool| pods.iter().filter(is_there).filter(|pod| is(pod)).count();
@@ -249,7 +249,7 @@ impl Tellings<'_> {
     }
 
     /// Tells the amounts that quotas use, and the amounts that they are entitled to.
-    fn quotas(&self, memory: &mut Memory, told: &mut Told) {
+    fn quotas(&self, memory: &mut Memory, told: &mut StatusReport) {
         let figures = self.decided.then(|| self.figures());
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;

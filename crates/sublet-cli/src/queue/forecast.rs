@@ -10,10 +10,10 @@ use serde_json::Value;
 use sublet_api::gang_plan::{GangPlan, GangPlanObject};
 use sublet_api::group::{
     JobFacts, NamespaceLabels, PodGroupFacts, PriorityClasses, QueueScope, QueueSources,
-    QueuedGroup, ShapeMemo, WholeSight, job_kind, queued_groups, read_job, read_pod_group,
+    QueuedGroup, ShapeMemo, WholeSnapshot, job_kind, queued_groups, read_job, read_pod_group,
 };
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, QuotaBooks, QuotaDemand, QuotaGround, largest_card, pod_uid};
+use sublet_api::{ElasticQuota, QuotaDemand, QuotaGround, QuotaTotals, largest_card, pod_uid};
 use sublet_model::{MiB, Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
@@ -26,9 +26,9 @@ use crate::plan::{Input, Located, Unreadable, name_of, settle};
 use crate::quota::books::{Report, Row, add, rows};
 use crate::verdict::{Cluster, Odd, asked};
 
-/// Options of an outlook.
+/// Options of a forecast.
 #[derive(Debug, Clone)]
-pub(crate) struct OutlookOptions {
+pub(crate) struct ForecastOptions {
     /// Pods and jobs that the queue manages.
     pub(crate) scope: QueueScope,
     /// Policy that chooses among places that fit.
@@ -39,7 +39,7 @@ pub(crate) struct OutlookOptions {
 
 /// Present state, and the queue's next actions.
 #[derive(Default)]
-pub(crate) struct Outlook {
+pub(crate) struct QueueForecast {
     /// Figures of each quota for each resource.
     pub(crate) quotas: Vec<Row>,
     /// Every group; the waiting ones are in the order in which they are tried.
@@ -82,18 +82,18 @@ struct Objects {
     namespaces: NamespaceLabels,
 }
 
-/// Makes the outlook of the input.
-pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
-    let mut outlook = Outlook::default();
+/// Makes the forecast of the input.
+pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueForecast {
+    let mut forecast = QueueForecast::default();
     input.pass_over_workloads();
-    outlook.notes.append(&mut input.notes);
-    outlook.errors.append(&mut input.errors);
+    forecast.notes.append(&mut input.notes);
+    forecast.errors.append(&mut input.errors);
     settle(&mut input);
-    outlook.unreadable.append(&mut input.unreadable);
-    let objects = Objects::read(&input.queued, &mut outlook);
-    let (mut cluster, nodes) = enter(&input, options, &mut outlook);
+    forecast.unreadable.append(&mut input.unreadable);
+    let objects = Objects::read(&input.queued, &mut forecast);
+    let (mut cluster, nodes) = enter(&input, options, &mut forecast);
     let unit = options.scope.unit;
-    objects.promise(&mut cluster, &input.pods, unit, &mut outlook);
+    objects.promise(&mut cluster, &input.pods, unit, &mut forecast);
     let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
     let bound = pods.iter().filter(|pod| !pod.spec.node_name.is_empty());
     let ground = QuotaGround {
@@ -104,19 +104,19 @@ pub(crate) fn outlook(mut input: Input, options: &OutlookOptions) -> Outlook {
     };
     let named = input.quotas.iter();
     let named = named.filter(|quota| !quota.object.metadata.name.is_empty());
-    let books = QuotaBooks::of(named.map(|quota| &quota.object), ground);
+    let books = QuotaTotals::of(named.map(|quota| &quota.object), ground);
     let card = largest_card(&cluster.engine);
-    let queued = objects.groups(&pods, (&books, card), options, &mut outlook);
-    outlook.decide(&mut cluster, &books, queued, options.now);
-    outlook.show(&input.quotas, &books);
-    outlook
+    let queued = objects.groups(&pods, (&books, card), options, &mut forecast);
+    forecast.decide(&mut cluster, &books, queued, options.now);
+    forecast.show(&input.quotas, &books);
+    forecast
 }
 
 /// Enters nodes and bound pods into the engine. Returns the sum of all nodes, too.
 fn enter(
     input: &Input,
-    options: &OutlookOptions,
-    outlook: &mut Outlook,
+    options: &ForecastOptions,
+    forecast: &mut QueueForecast,
 ) -> (Cluster, Option<Amounts>) {
     let mut cluster = Cluster::new(EngineOptions {
         unit: options.scope.unit,
@@ -127,7 +127,7 @@ fn enter(
         let name = format!("node {}", object.metadata.name);
         let mut tell = |Odd { field, what }: Odd| {
             let odd = Unreadable::of(origin, name.clone(), &field, what);
-            outlook.unreadable.push(odd);
+            forecast.unreadable.push(odd);
         };
         if let Err(error) = cluster.enter_node(object, None) {
             tell(Odd::of_node(&error));
@@ -146,7 +146,7 @@ fn enter(
         }
         for Odd { field, what } in cluster.enter_pod(object) {
             let odd = Unreadable::of(origin, name_of(object), &field, what);
-            outlook.unreadable.push(odd);
+            forecast.unreadable.push(odd);
         }
         if let Ok(uid) = pod_uid(object) {
             cluster.start(&uid);
@@ -156,7 +156,7 @@ fn enter(
 }
 
 impl Objects {
-    fn read(found: &[Located<Value>], outlook: &mut Outlook) -> Objects {
+    fn read(found: &[Located<Value>], forecast: &mut QueueForecast) -> Objects {
         let mut objects = Objects::default();
         for Located { origin, object } in found {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -164,7 +164,7 @@ impl Objects {
             let name = text(&object["metadata"]["name"]);
             if let Err((field, what)) = objects.add(&api, &kind, object) {
                 let odd = Unreadable::of(origin, format!("{kind} {name}"), &field, what);
-                outlook.unreadable.push(odd);
+                forecast.unreadable.push(odd);
             }
         }
         objects
@@ -209,13 +209,13 @@ impl Objects {
         cluster: &mut Cluster,
         pods: &[Located<Pod>],
         unit: Unit,
-        outlook: &mut Outlook,
+        forecast: &mut QueueForecast,
     ) {
         let taken = promised::taken(cluster, pods.iter().map(|pod| &pod.object));
         for plan in &self.plans {
             if let Err(error) = promised::enter(cluster, plan, &taken, unit) {
                 let name = &plan.name;
-                outlook
+                forecast
                     .notes
                     .push(format!("warning: plan {name} reserves nothing: {error}"));
             }
@@ -225,9 +225,9 @@ impl Objects {
     fn groups(
         &self,
         pods: &[&Pod],
-        (books, card): (&QuotaBooks, MiB),
-        options: &OutlookOptions,
-        outlook: &mut Outlook,
+        (books, card): (&QuotaTotals, MiB),
+        options: &ForecastOptions,
+        forecast: &mut QueueForecast,
     ) -> Vec<QueuedGroup> {
         let sources = QueueSources {
             pods,
@@ -242,23 +242,23 @@ impl Objects {
             now: options.now,
         };
         // As a controller that has just taken over, which has no memory of any group.
-        let ran = |_: &str, sight: WholeSight| sight.ran(None);
+        let ran = |_: &str, sight: WholeSnapshot| sight.ran(None);
         let gathered = queued_groups(sources, &mut ShapeMemo::default(), ran);
         let said = gathered.problems.iter().map(|problem| {
             let sublet_api::group::GroupProblem { of, error } = problem;
             format!("warning: {of}: {error}")
         });
-        outlook.notes.extend(said);
+        forecast.notes.extend(said);
         gathered.groups
     }
 }
 
-impl Outlook {
+impl QueueForecast {
     /// Asks the queue's engine once.
     fn decide(
         &mut self,
         cluster: &mut Cluster,
-        books: &QuotaBooks,
+        books: &QuotaTotals,
         queued: Vec<QueuedGroup>,
         now: Time,
     ) {
@@ -334,7 +334,7 @@ impl Outlook {
     }
 
     /// Shows the quotas' figures and faults.
-    fn show(&mut self, quotas: &[Located<ElasticQuota>], books: &QuotaBooks) {
+    fn show(&mut self, quotas: &[Located<ElasticQuota>], books: &QuotaTotals) {
         let mut report = Report::default();
         report.tell(quotas, &books.troubles);
         let nameless = |quota: &&Located<ElasticQuota>| quota.object.metadata.name.is_empty();

@@ -19,11 +19,11 @@ use crate::{
 
 pub(crate) const GPU: &str = "gpu";
 
-/// Cards have so many MiB in a scene.
+/// Cards have so many MiB in a cluster.
 const CARD: u32 = 1000;
 
 /// Nodes, quotas, groups, and the decisions.
-pub(crate) struct Scene {
+pub(crate) struct TestCluster {
     pub(crate) engine: Engine,
     pub(crate) nodes: Vec<(NodeIdx, NodeRules)>,
     pub(crate) tree: QuotaTree,
@@ -36,7 +36,7 @@ pub(crate) struct Scene {
     pub(crate) guarded: Vec<&'static str>,
 }
 
-impl std::fmt::Debug for Scene {
+impl std::fmt::Debug for TestCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{} nodes", self.nodes.len())?;
         for (quota, _) in self.tree.quotas() {
@@ -70,11 +70,11 @@ impl std::fmt::Debug for Scene {
     }
 }
 
-impl Scene {
+impl TestCluster {
     /// Makes so many nodes with so many cards, all in the cluster's own tree, and
     /// `name parent min max` for each quota: `-` for no parent, a `!` behind the name of one that
     /// lends nothing, and `@tree` behind that of one in another tree.
-    pub(crate) fn new(nodes: usize, cards: u16, quotas: &[&str]) -> Scene {
+    pub(crate) fn new(nodes: usize, cards: u16, quotas: &[&str]) -> TestCluster {
         let mut engine = Engine::new(EngineOptions::default());
         let gpus = (0..cards).map(|at| Gpu::plain(GpuIndex(at), MiB::from(CARD)));
         let inventory = Inventory::new(gpus.collect(), vec![], vec![], vec![]).unwrap();
@@ -94,7 +94,7 @@ impl Scene {
             (engine.set_node(facts), rules)
         };
         let known: Vec<_> = (0..nodes).map(node).collect();
-        let mut scene = Scene {
+        let mut cluster = TestCluster {
             engine,
             nodes: known,
             tree: QuotaTree::new(quotas.iter().map(|line| quota(line)).collect()).unwrap(),
@@ -105,8 +105,8 @@ impl Scene {
             memo: QueueMemo::default(),
             guarded: Vec::new(),
         };
-        scene.there_is("", nodes as u64 * u64::from(cards));
-        scene
+        cluster.there_is("", nodes as u64 * u64::from(cards));
+        cluster
     }
 
     /// A tree has so many cards to divide.
@@ -116,7 +116,7 @@ impl Scene {
     }
 
     /// Adds what [`group`] reads.
-    pub(crate) fn add(&mut self, lines: &[&str]) -> &mut Scene {
+    pub(crate) fn add(&mut self, lines: &[&str]) -> &mut TestCluster {
         self.groups.extend(lines.iter().map(|line| group(line)));
         self.groups.sort_by(|a, b| a.id.cmp(&b.id));
         self
@@ -244,9 +244,9 @@ impl Scene {
         }
     }
 
-    /// The same scene once more.
-    pub(crate) fn again(&self) -> Scene {
-        Scene {
+    /// The same cluster once more.
+    pub(crate) fn again(&self) -> TestCluster {
+        TestCluster {
             engine: self.engine.clone(),
             nodes: self.nodes.clone(),
             tree: self.tree.clone(),

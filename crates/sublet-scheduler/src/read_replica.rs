@@ -24,13 +24,13 @@ use crate::watches::follow;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Follows the cluster until it is dropped.
-pub struct Onlooker {
+pub struct ReadReplica {
     scheduler: Arc<Scheduler>,
     _following: VitalTask<()>,
 }
 
 /// Hears each change that the watches tell, once the ledger has it. It must not wait.
-pub trait Ear: Send + Sync {
+pub trait EventSink: Send + Sync {
     /// A pod has changed.
     fn pod(&self, change: Change<Pod>);
     /// A node has changed.
@@ -42,7 +42,7 @@ pub trait Ear: Send + Sync {
 }
 
 /// Data for a decision about the whole cluster, while nothing changes.
-pub struct Sight<'a> {
+pub struct ClusterSnapshot<'a> {
     /// The ledger, to try out on.
     pub engine: &'a mut Engine,
     /// Nodes, with the facts that the stock scheduler checks.
@@ -53,7 +53,7 @@ pub struct Sight<'a> {
 
 /// The outlook of a pod that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outlook {
+pub enum PreemptionVerdict {
     /// The pod is none that others are evicted for: it asks for no GPU,
     /// cannot be read, has a requirement that only the stock scheduler can check, or is a member of a
     /// group, for which only the queue has others go.
@@ -66,26 +66,26 @@ pub enum Outlook {
     No(NoRescue),
 }
 
-impl Onlooker {
+impl ReadReplica {
     /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `is_queued`:
-    /// the extender obeys plans, so their slots count here too. `ear` hears the changes.
+    /// the extender obeys plans, so their slots count here too. `sink` hears the changes.
     #[must_use]
     pub fn begin(
         client: Client,
         options: EngineOptions,
         is_queued: bool,
         vital: &Vital,
-        ear: Option<Box<dyn Ear>>,
-    ) -> Onlooker {
+        sink: Option<Box<dyn EventSink>>,
+    ) -> ReadReplica {
         let scheduler = Scheduler::silent(client, options);
         let scheduler = Arc::new(match is_queued {
             true => scheduler.queued(),
             false => scheduler,
         });
-        let following = follow(scheduler.clone(), ear);
-        Onlooker {
+        let following = follow(scheduler.clone(), sink);
+        ReadReplica {
             scheduler,
-            _following: vital.start_for_now("the watch of an onlooker", following),
+            _following: vital.start_for_now("the watch of a read-only replica", following),
         }
     }
 
@@ -97,7 +97,7 @@ impl Onlooker {
     }
 
     /// Decides something about the whole cluster. Meanwhile nothing is entered.
-    pub fn decide<T>(&self, decide: impl FnOnce(Sight<'_>) -> T) -> T {
+    pub fn decide<T>(&self, decide: impl FnOnce(ClusterSnapshot<'_>) -> T) -> T {
         let mut state = self.scheduler.state();
         let State {
             engine,
@@ -106,7 +106,7 @@ impl Onlooker {
             ..
         } = &mut *state;
         let rules = node_rules.iter().flatten();
-        decide(Sight {
+        decide(ClusterSnapshot {
             engine,
             nodes: rules.map(|(node, rules)| (*node, rules.clone())).collect(),
             breaks: &|set| evictions.is_guarded(set),
@@ -116,23 +116,23 @@ impl Onlooker {
     /// Returns the outlook of this pod. Room that is found possible counts as decided for other
     /// pods.
     #[must_use]
-    pub fn outlook(&self, pod: &Pod) -> Outlook {
+    pub fn outlook(&self, pod: &Pod) -> PreemptionVerdict {
         self.scheduler.outlook(pod)
     }
 }
 
 impl Scheduler {
-    pub(crate) fn outlook(&self, pod: &Pod) -> Outlook {
+    pub(crate) fn outlook(&self, pod: &Pod) -> PreemptionVerdict {
         let mut state = self.state();
         let unit = state.engine.options().unit;
         let Ok(waiting) = Waiting::of(pod, unit) else {
-            return Outlook::Unknown;
+            return PreemptionVerdict::Unknown;
         };
         if !waiting.asks_gpu() || !unmodelled(pod).is_empty() {
-            return Outlook::Unknown;
+            return PreemptionVerdict::Unknown;
         }
         if state.is_of_queue(&waiting.membership) {
-            return Outlook::Unknown;
+            return PreemptionVerdict::Unknown;
         }
         if pod
             .metadata
@@ -140,18 +140,18 @@ impl Scheduler {
             .contains_key(sublet_api::keys::PREEMPTING)
         {
             // One that cannot be read was not written by us, and is not followed.
-            return promise_of(pod).map_or(Outlook::Unknown, |decided| {
+            return promise_of(pod).map_or(PreemptionVerdict::Unknown, |decided| {
                 let left = left_of(&state, &waiting, &decided);
-                Outlook::Decided(decided, left)
+                PreemptionVerdict::Decided(decided, left)
             });
         }
         // One that its namespace's quota keeps waiting is helped by nobody's eviction.
         let Waiting { pod: key, uid, .. } = &waiting;
         if state.check_quota(key, uid, &waiting.claim, None).is_err() {
-            return Outlook::No(NoRescue::NobodyHelps);
+            return PreemptionVerdict::No(NoRescue::NobodyHelps);
         }
         let Some(prospects) = prospects(&state, pod, &waiting) else {
-            return Outlook::Unknown;
+            return PreemptionVerdict::Unknown;
         };
         let (now, entry) = (now(), entry_of(&waiting));
         let State {
@@ -159,7 +159,7 @@ impl Scheduler {
         } = &mut *state;
         let rescue = engine.rescue(now, &entry, &prospects, |set| evictions.is_guarded(set));
         match rescue {
-            Err(no) => Outlook::No(no),
+            Err(no) => PreemptionVerdict::No(no),
             Ok(rescue) => {
                 let node = state.engine.ledger().book(rescue.node).name().clone();
                 let victims = rescue.victims.into_iter();
@@ -167,7 +167,7 @@ impl Scheduler {
                 let at = now;
                 let decided = Preempting { node, at, victims };
                 state.promises.insert(waiting.uid, decided.clone());
-                Outlook::Possible(decided)
+                PreemptionVerdict::Possible(decided)
             }
         }
     }

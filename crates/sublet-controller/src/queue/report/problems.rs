@@ -8,13 +8,13 @@ use sublet_api::object::Pod;
 use sublet_client::Write;
 
 use super::super::memory::Memory;
-use super::super::seen::counts;
-use super::{Tellings, job_reference, pod_group_reference, pod_reference, reference};
+use super::super::watched_state::counts;
+use super::{ReportInputs, job_reference, pod_group_reference, pod_reference, reference};
 
 /// The word of such events.
 const REASON: &str = "CannotQueue";
 
-impl Tellings<'_> {
+impl ReportInputs<'_> {
     /// Tells the faults of each object that cannot be read.
     pub(super) fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
         for ((_, namespace, name), unread) in &self.look.seen.unreadable {
