@@ -167,7 +167,7 @@ pub struct Args {
     queue: bool,
     #[arg(
         long, default_value_t, value_name = "POLICY", requires = "queue",
-        help = Policy::help("How the queue chooses among places that fit. Give it what the extender has")
+        help = Policy::help("Policy of the queue among places that fit, the same as the extender's")
     )]
     policy: Policy,
     /// Most requests that the queue writes per second, events included [default: as many as the API

@@ -99,7 +99,7 @@ pub struct Args {
     kubeconfig: Option<PathBuf>,
     #[arg(
         long, default_value_t, value_name = "POLICY",
-        help = Policy::help("How to choose among places that fit")
+        help = Policy::help("Policy among places that fit")
     )]
     policy: Policy,
     /// Number of the best nodes to return; 0 for all

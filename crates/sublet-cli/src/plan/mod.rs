@@ -77,7 +77,7 @@ pub struct Args {
     output: Format,
     #[arg(
         long, default_value_t, value_name = "POLICY",
-        help = Policy::help("How to choose among places that fit")
+        help = Policy::help("Policy among places that fit")
     )]
     policy: Policy,
     /// Order in which new pods come to the scheduler. Waiting pods of the cluster are there from

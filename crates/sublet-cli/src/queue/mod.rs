@@ -101,7 +101,7 @@ pub(crate) struct ScopeArgs {
     pub(crate) assign_scheduler: Option<String>,
     #[arg(
         long, default_value_t, value_name = "POLICY",
-        help = Policy::help("How to choose among places that fit, as the controller is told")
+        help = Policy::help("Policy among places that fit, as the controller is told")
     )]
     pub(crate) policy: Policy,
 }
