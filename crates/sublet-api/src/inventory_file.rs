@@ -382,17 +382,18 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
         assert_eq!(inventory.gpus()[0].numa, Some(1));
     }
 
+    fn check(text: &str, parts: &[&str]) {
+        let error = read(text).expect_err(text);
+        for part in parts {
+            assert!(
+                error.contains(part),
+                "{text:?} gives {error:?} without {part:?}"
+            );
+        }
+    }
+
     #[test]
     fn bad_files_are_refused_with_their_place() {
-        let check = |text: &str, parts: &[&str]| {
-            let error = read(text).expect_err(text);
-            for part in parts {
-                assert!(
-                    error.contains(part),
-                    "{text:?} gives {error:?} without {part:?}"
-                );
-            }
-        };
         check("", &["the file is empty"]);
         check(" \n", &["the file is empty"]);
         check("# nothing\n", &["line 2", "end of input"]);
@@ -431,6 +432,12 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
             "gpus: [{memory: 1MiB, uuid: a}, {memory: 1MiB, uuid: a}]",
             &["UUID a", "twice"],
         );
+        check("gpus: [", &["line 1"]);
+        check("gpus: hello", &["line 1"]);
+    }
+
+    #[test]
+    fn bad_wiring_is_refused_with_its_place() {
         check(
             "gpus: []\npairs: [{gpus: [0, 1], level: PIX}]",
             &["GPU 0", "not on the node"],
@@ -464,8 +471,6 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
         ] {
             check(&format!("{two}{wiring}"), &[problem]);
         }
-        check("gpus: [", &["line 1"]);
-        check("gpus: hello", &["line 1"]);
     }
 
     proptest! {

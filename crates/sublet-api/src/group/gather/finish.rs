@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sublet_model::{Class, NodeName, PodUid, Standing, Time};
 use sublet_queue::{Gang, GangRole, Group, GroupId, Member};
 
-use super::build::{Parts, RoleParts, is_bound};
+use super::build::{GangParts, Parts, RoleParts, is_bound};
 use super::{MemberPod, PlanSlots, QueuedGroup};
 use crate::gang_plan::SlotKey;
 use crate::group::field::moment;
@@ -15,65 +15,24 @@ use crate::group::job::JobProgress;
 use crate::object::Pod;
 use crate::pod::pod_uid;
 
-impl Parts<'_> {
+impl<'a> Parts<'a> {
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
     /// The group, with the places that its members have.
     pub(super) fn finish(self, slots: &PlanSlots<'_>, now: Time) -> QueuedGroup {
-        let Parts { id, terms, job, .. } = self;
-        let roles = self.gangs.iter().flat_map(|gang| &gang.roles);
-        let late = roles.clone().filter(|role| role.is_late);
+        let late = self.roles().filter(|role| role.is_late);
         let late = late.map(|role| Arc::clone(&role.name)).collect();
-        let is_opportunistic =
-            |role: &RoleParts<'_>| role.shape.claim.class() == Class::Opportunistic;
-        let class = match self
-            .gangs
-            .iter()
-            .all(|gang| gang.roles.iter().all(is_opportunistic))
-        {
-            true => Class::Opportunistic,
-            false => Class::Guaranteed,
-        };
-        let bound = roles
-            .flat_map(|role| &role.pods)
-            .filter(|(pod, _)| is_bound(pod));
-        let start_of = |pod: &Pod| pod.status.start_time.as_deref().and_then(moment);
-        let began = bound.filter_map(|(pod, _)| start_of(pod)).min();
-        let started = began.and(job.and_then(|job| job.shape.started)).or(began);
+        let (class, started, pods) = (self.class(), self.started(), self.member_pods());
+        let Parts { id, terms, job, .. } = self;
         let runs_for = job.and_then(|job| job.shape.runs_for_s);
-        let mut pods = Vec::new();
         let mut is_satisfied = true;
         let mut gangs = Vec::new();
         for gang in self.gangs {
-            let (mut n_bound, mut n_later) = (gang.succeeded, 0u32);
-            let mut roles = Vec::new();
-            for role in gang.roles {
-                let members = role.members(&id, slots);
-                let is_there = |member: &&Member| member.standing == Standing::Bound;
-                // Who comes when the others run is not waited for.
-                match role.is_late {
-                    true => n_later = n_later.saturating_add(role.min),
-                    false => n_bound += members.iter().filter(is_there).count() as u32,
-                }
-                pods.extend(
-                    role.pods
-                        .iter()
-                        .filter_map(|(pod, index)| role.member(pod, *index)),
-                );
-                roles.push(GangRole {
-                    name: role.name,
-                    min: role.min,
-                    replicas: role.replicas,
-                    pod: role.shape,
-                    members,
-                });
-            }
-            is_satisfied &= n_bound >= gang.min.saturating_sub(n_later) && n_bound > 0;
-            let min = gang.min.saturating_sub(gang.succeeded);
-            let name = gang.name;
-            gangs.push(Gang { name, min, roles });
+            let (gang, is_enough) = gang.finish(&id, slots);
+            is_satisfied &= is_enough;
+            gangs.push(gang);
         }
         QueuedGroup {
             group: Group {
@@ -100,6 +59,72 @@ impl Parts<'_> {
             late,
             is_suspended: job.is_some_and(|job| job.state == JobProgress::Suspended),
         }
+    }
+
+    fn roles(&self) -> impl Iterator<Item = &RoleParts<'a>> {
+        self.gangs.iter().flat_map(|gang| &gang.roles)
+    }
+
+    fn class(&self) -> Class {
+        let is_opportunistic =
+            |role: &RoleParts<'a>| role.shape.claim.class() == Class::Opportunistic;
+        match self.roles().all(is_opportunistic) {
+            true => Class::Opportunistic,
+            false => Class::Guaranteed,
+        }
+    }
+
+    /// The moment at which the job says that it started, if a member has; else that of the first
+    /// member.
+    fn started(&self) -> Option<Time> {
+        let bound = self
+            .roles()
+            .flat_map(|role| &role.pods)
+            .filter(|(pod, _)| is_bound(pod));
+        let start_of = |pod: &Pod| pod.status.start_time.as_deref().and_then(moment);
+        let began = bound.filter_map(|(pod, _)| start_of(pod)).min();
+        let of_job = self.job.and_then(|job| job.shape.started);
+        began.and(of_job).or(began)
+    }
+
+    fn member_pods(&self) -> Vec<MemberPod> {
+        let mut members = Vec::new();
+        for role in self.roles() {
+            let pods = role.pods.iter();
+            members.extend(pods.filter_map(|(pod, index)| role.member(pod, *index)));
+        }
+        members
+    }
+}
+
+impl GangParts<'_> {
+    /// The gang with its members, and whether enough of them are on nodes.
+    fn finish(self, group: &Arc<str>, slots: &PlanSlots<'_>) -> (Gang, bool) {
+        let (mut n_bound, mut n_later) = (self.succeeded, 0u32);
+        let mut roles = Vec::new();
+        for role in self.roles {
+            let members = role.members(group, slots);
+            let is_there = |member: &&Member| member.standing == Standing::Bound;
+            // Who comes when the others run is not waited for.
+            match role.is_late {
+                true => n_later = n_later.saturating_add(role.min),
+                false => n_bound += members.iter().filter(is_there).count() as u32,
+            }
+            roles.push(GangRole {
+                name: role.name,
+                min: role.min,
+                replicas: role.replicas,
+                pod: role.shape,
+                members,
+            });
+        }
+        let is_enough = n_bound >= self.min.saturating_sub(n_later) && n_bound > 0;
+        let gang = Gang {
+            name: self.name,
+            min: self.min.saturating_sub(self.succeeded),
+            roles,
+        };
+        (gang, is_enough)
     }
 }
 

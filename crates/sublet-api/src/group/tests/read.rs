@@ -10,6 +10,7 @@ use crate::group::{
     read_pod_group,
 };
 use crate::keys;
+use crate::object::Pod;
 
 /// `NAME min N of K: ROLE MIN/REPLICAS …`; `~` marks late roles.
 fn outline(job: &JobFacts) -> String {
@@ -213,16 +214,18 @@ fn a_job_is_written_in_the_version_in_which_it_was_read() {
     assert_eq!(versions("kubeflow.org/v9"), "v2beta1");
 }
 
-#[test]
-fn pods_are_the_members_that_their_operators_say() {
-    let owned = |api: &str, kind: &str, labels: &str, annotations: &str| {
-        pod(&format!(
-            "metadata: {{name: p, namespace: ns, labels: {{{labels}}}, annotations: {{{annotations}}}, \
-             ownerReferences: [{{apiVersion: {api}, kind: {kind}, name: o, controller: true}}]}}"
-        ))
-    };
+/// A pod that an object owns.
+fn owned(api: &str, kind: &str, labels: &str, annotations: &str) -> Pod {
+    pod(&format!(
+        "metadata: {{name: p, namespace: ns, labels: {{{labels}}}, annotations: {{{annotations}}}, \
+         ownerReferences: [{{apiVersion: {api}, kind: {kind}, name: o, controller: true}}]}}"
+    ))
+}
+
+/// Pods as operators make them, each with its job, its role and its index.
+fn members() -> [(Pod, &'static str); 9] {
     let index = "batch.kubernetes.io/job-completion-index: '2'";
-    for (pod, expected) in [
+    [
         (owned("batch/v1", "Job", "", index), "job/ns/o worker 2"),
         (owned("batch/v1", "Job", "", ""), "job/ns/o worker -"),
         (
@@ -283,7 +286,12 @@ fn pods_are_the_members_that_their_operators_say() {
             "leaderworkerset/ns/l/1 worker 2",
         ),
         (owned("apps/v1", "ReplicaSet", "", ""), "none"),
-    ] {
+    ]
+}
+
+#[test]
+fn pods_are_the_members_that_their_operators_say() {
+    for (pod, expected) in members() {
         let found = job_of(&pod).map_or("none".to_owned(), |(job, member)| {
             let copy = member.copy.map_or(String::new(), |copy| format!("/{copy}"));
             let index = member
