@@ -27,6 +27,17 @@ const TRIAL_TARGET: f64 = 5.0;
 /// Runs of each program; the best one counts.
 const TRIES: usize = 3;
 
+/// Head of the table of costs.
+const HEADING: [&str; 7] = [
+    "",
+    "placed",
+    "`simulate`, s",
+    "`plan` of JSON, s",
+    "of YAML, s",
+    "YAML, ms a pod",
+    "times `simulate`",
+];
+
 /// Measure what a plan of a large cluster costs.
 ///
 /// Prints Markdown. About a minute.
@@ -88,38 +99,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         &nodes,
         BadLines::Stop,
     )?;
-    let mut rows = vec![
-        [
-            "",
-            "placed",
-            "`simulate`, s",
-            "`plan` of JSON, s",
-            "of YAML, s",
-            "YAML, ms a pod",
-            "times `simulate`",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-    ];
+    let mut rows = vec![HEADING.map(str::to_owned).to_vec()];
     let mut verdicts = Vec::new();
     for case in cases(&nodes, &pods, arguments) {
         progress(&format!("plan: {}", case.what));
         let folder = tempfile::tempdir()?;
-        let [simulated, json, yaml] = case.measure(&sublet, folder.path())?;
-        let each = |run: Run| run.seconds * 1000.0 / case.pods.len() as f64;
-        rows.push(vec![
-            case.what.to_owned(),
-            format!("{} / {}", yaml.placed, simulated.placed),
-            short(simulated.seconds),
-            short(json.seconds),
-            short(yaml.seconds),
-            short(each(yaml)),
-            short(yaml.seconds / simulated.seconds),
-        ]);
-        for (form, run) in [("JSON", json), ("YAML", yaml)] {
-            let what = format!("a pod of {form}, {}", case.what);
-            verdicts.push(Verdict::at_most(&what, each(run), TARGET, "ms of CPU"));
-        }
+        let runs = case.measure(&sublet, folder.path())?;
+        rows.push(case.row(runs));
+        verdicts.extend(case.verdicts(runs));
     }
     report.say(&format!(
         "{} nodes and {} pods of openb's default list (its rows again from the first, where they \
@@ -129,6 +116,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         arguments.nodes, arguments.pods
     ));
     report.table(&rows);
+    verdicts.push(try_gang(&nodes, &pods, &mut report)?);
+    report.verdicts(&verdicts);
+    report.misses();
+    report.say(&format!("Load average at the end: {}", machine::load()));
+    if arguments.write {
+        report.store(&bench::PLAN, &repository)?;
+    }
+    Ok(())
+}
+
+/// Measures the trial of a gang, and reports it.
+fn try_gang(nodes: &NodeList, pods: &PodList, report: &mut Report) -> Result<Verdict> {
     progress("a gang tried out");
     let large = nodes
         .rows
@@ -145,14 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         nodes = trial::NODES,
     ));
     let what = format!("a gang of {} tried out", trial::GANG);
-    verdicts.push(Verdict::at_most(&what, median, TRIAL_TARGET, "ms"));
-    report.verdicts(&verdicts);
-    report.misses();
-    report.say(&format!("Load average at the end: {}", machine::load()));
-    if arguments.write {
-        report.store(&bench::PLAN, &repository)?;
-    }
-    Ok(())
+    Ok(Verdict::at_most(&what, median, TRIAL_TARGET, "ms"))
 }
 
 fn cases(nodes: &NodeList, pods: &PodList, arguments: &Arguments) -> [Case; 2] {
@@ -222,6 +214,31 @@ impl Case {
             best(|| plan(&json), &[0, 1], &["placed"])?,
             best(|| plan(&yaml), &[0, 1], &["placed"])?,
         ])
+    }
+
+    /// Milliseconds of CPU time for each pod.
+    fn each(&self, run: Run) -> f64 {
+        run.seconds * 1000.0 / self.pods.len() as f64
+    }
+
+    /// Its line in the table of costs.
+    fn row(&self, [simulated, json, yaml]: [Run; 3]) -> Vec<String> {
+        vec![
+            self.what.to_owned(),
+            format!("{} / {}", yaml.placed, simulated.placed),
+            short(simulated.seconds),
+            short(json.seconds),
+            short(yaml.seconds),
+            short(self.each(yaml)),
+            short(yaml.seconds / simulated.seconds),
+        ]
+    }
+
+    fn verdicts(&self, [_, json, yaml]: [Run; 3]) -> [Verdict; 2] {
+        [("JSON", json), ("YAML", yaml)].map(|(form, run)| {
+            let what = format!("a pod of {form}, {}", self.what);
+            Verdict::at_most(&what, self.each(run), TARGET, "ms of CPU")
+        })
     }
 
     /// Files with the nodes, the pods and their order, in the form that `simulate` reads.
