@@ -178,9 +178,8 @@ pub(super) fn identity_name(identity: Identity) -> &'static str {
     }
 }
 
-/// A line per card, whole-card nodes too.
-pub(super) fn wide(view: &View) -> String {
-    let with_compute = view.has_compute();
+/// Heading of the wide table, with the columns that only some clusters have.
+fn wide_heading(with_compute: bool, with_use: bool) -> Vec<&'static str> {
     let mut heading = vec![
         "NAME",
         "IPADDRESS",
@@ -196,10 +195,16 @@ pub(super) fn wide(view: &View) -> String {
     if with_compute {
         heading.insert(WIDE_COMPUTE, "COMPUTE");
     }
-    let with_use = view.nodes.iter().any(|node| !node.measured.is_empty());
     if with_use {
         heading.insert(heading.len() - 1, "BUSY");
     }
+    heading
+}
+
+/// A line per card, whole-card nodes too.
+pub(super) fn wide(view: &View) -> String {
+    let with_compute = view.has_compute();
+    let with_use = view.nodes.iter().any(|node| !node.measured.is_empty());
     let mut rows = Vec::new();
     for node in &view.nodes {
         let facts = &node.facts;
@@ -248,7 +253,7 @@ pub(super) fn wide(view: &View) -> String {
             row(Place::Pending, cells);
         }
     }
-    let mut text = table(&heading, &rows);
+    let mut text = table(&wide_heading(with_compute, with_use), &rows);
     let _never_fails = writeln!(text, "\n{}", super::json::totals(view));
     text
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_api::dialect::{add_slots, binding_annotations, claim_of, remarks};
-use sublet_api::object::Pod;
+use sublet_api::object::{Node, Pod};
 use sublet_api::stock::pod_rules;
 use sublet_api::{ResourceQuota, is_over, pod_key, pod_uid, scheduler_of};
 use sublet_model::{Advertise, Allocation, Claim, Entry, PodKey, PodUid, Standing, Time, Unit};
@@ -94,16 +94,7 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         unit: options.unit,
         ..EngineOptions::of(options.policy.clone())
     });
-    for Located { origin, object } in &input.nodes {
-        let odd = match cluster.enter_node(object, None) {
-            Ok(_) => Odd::of_measured_use(object),
-            Err(error) => Some(Odd::of_node(&error)),
-        };
-        if let Some(Odd { field, what }) = odd {
-            let name = format!("node {}", object.metadata.name);
-            unreadable.push(Unreadable::of(origin, name, &field, what));
-        }
-    }
+    unreadable.extend(enter_nodes(&input.nodes, &mut cluster));
     let mut waiting = Vec::new();
     let mut passed_over = 0;
     for Located { origin, object } in by_age(&input.pods) {
@@ -146,6 +137,33 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
         outcome: place(&mut cluster, &pod, &quotas, options),
     });
     let pods: Vec<PlannedPod> = pods.collect();
+    let mut notes = counted(passed_over, admitted);
+    notes.extend(few_units(&pods, options.unit));
+    Plan {
+        pods,
+        unreadable,
+        notes,
+    }
+}
+
+/// Enters nodes into the cluster, and returns what cannot be used of them.
+fn enter_nodes(nodes: &[Located<Node>], cluster: &mut Cluster) -> Vec<Unreadable> {
+    let mut unreadable = Vec::new();
+    for Located { origin, object } in nodes {
+        let odd = match cluster.enter_node(object, None) {
+            Ok(_) => Odd::of_measured_use(object),
+            Err(error) => Some(Odd::of_node(&error)),
+        };
+        if let Some(Odd { field, what }) = odd {
+            let name = format!("node {}", object.metadata.name);
+            unreadable.push(Unreadable::of(origin, name, &field, what));
+        }
+    }
+    unreadable
+}
+
+/// Notes about pods that are not planned, or not as they were written.
+fn counted(passed_over: usize, admitted: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if passed_over > 0 {
         notes.push(format!(
@@ -159,12 +177,7 @@ pub(super) fn plan(mut input: Input, options: &PlanOptions) -> Plan {
              adds when they are created; without it, write it yourself"
         ));
     }
-    notes.extend(few_units(&pods, options.unit));
-    Plan {
-        pods,
-        unreadable,
-        notes,
-    }
+    notes
 }
 
 /// Note for the authors of pods about their requests: the first pod's remark, and the number of

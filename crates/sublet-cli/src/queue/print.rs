@@ -142,10 +142,17 @@ pub(super) fn answer(forecast: &QueueForecast, how: Printing<'_>) -> anyhow::Res
     let mut notes = forecast.notes.clone();
     let odd = forecast.unreadable.iter();
     notes.extend(odd.map(|odd| format!("warning: {odd}")));
-    notes.extend(forecast.errors.iter().map(|error| format!("error: {error}")));
+    notes.extend(
+        forecast
+            .errors
+            .iter()
+            .map(|error| format!("error: {error}")),
+    );
     let nothing = forecast.groups.is_empty() && forecast.quotas.is_empty();
     let mut code = match () {
-        () if nothing && !(forecast.errors.is_empty() && forecast.unreadable.is_empty()) => BAD_INPUT,
+        () if nothing && !(forecast.errors.is_empty() && forecast.unreadable.is_empty()) => {
+            BAD_INPUT
+        }
         () if forecast.errors.is_empty() && forecast.unreadable.is_empty() => DONE,
         () => NOT_DONE,
     };
@@ -279,42 +286,67 @@ fn waited(standing: &Standing, now: Time) -> u64 {
     }
 }
 
-fn tables(forecast: &QueueForecast, quotas: &[&Row], shown: &[&Standing], how: Printing<'_>) -> String {
+fn tables(
+    forecast: &QueueForecast,
+    quotas: &[&Row],
+    shown: &[&Standing],
+    how: Printing<'_>,
+) -> String {
     let mut text = String::new();
     if !quotas.is_empty() {
-        let row = |row: &&Row| {
-            let amount = |amount: u64| quantity(&row.resource, amount);
-            let json = quota_json(row);
-            vec![
-                row.title(),
-                row.resource.to_string(),
-                amount(row.min),
-                row.max.map_or_else(|| "-".to_owned(), amount),
-                amount(row.runtime),
-                amount(row.used),
-                amount(row.request),
-                amount(json.lent),
-                amount(json.borrowed),
-            ]
-        };
-        let heading = [
-            "QUOTA",
-            "RESOURCE",
-            "MIN",
-            "MAX",
-            "RUNTIME",
-            "USED",
-            "REQUESTED",
-            "LENT",
-            "BORROWED",
-        ];
-        let rows: Vec<Vec<String>> = quotas.iter().map(row).collect();
-        text += &table(&heading, &rows);
+        text += &quota_table(quotas);
         text.push('\n');
     }
     if shown.is_empty() {
         return text + "nothing is queued\n";
     }
+    text += &group_table(shown, how.now);
+    let is_all = matches!(how.shown, Shown::All { .. });
+    if let Some(hold) = forecast.held.as_ref().filter(|_| is_all) {
+        text += &format!("\nroom is kept for {}, which has waited long\n", hold.group);
+    }
+    if !matches!(how.shown, Shown::All { places: false }) {
+        let places: Vec<Vec<String>> = shown.iter().flat_map(|one| places(one)).collect();
+        if !places.is_empty() {
+            let heading = ["GROUP", "ROLE", "INDEX", "NODE", "PLACE"];
+            text += &format!("\n{}", table(&heading, &places));
+        }
+    }
+    text
+}
+
+fn quota_table(quotas: &[&Row]) -> String {
+    let row = |row: &&Row| {
+        let amount = |amount: u64| quantity(&row.resource, amount);
+        let json = quota_json(row);
+        vec![
+            row.title(),
+            row.resource.to_string(),
+            amount(row.min),
+            row.max.map_or_else(|| "-".to_owned(), amount),
+            amount(row.runtime),
+            amount(row.used),
+            amount(row.request),
+            amount(json.lent),
+            amount(json.borrowed),
+        ]
+    };
+    let heading = [
+        "QUOTA",
+        "RESOURCE",
+        "MIN",
+        "MAX",
+        "RUNTIME",
+        "USED",
+        "REQUESTED",
+        "LENT",
+        "BORROWED",
+    ];
+    let rows: Vec<Vec<String>> = quotas.iter().map(row).collect();
+    table(&heading, &rows)
+}
+
+fn group_table(shown: &[&Standing], now: Time) -> String {
     let row = |standing: &&Standing| {
         let group = &standing.queued.group;
         let (members, placed) = counts(standing);
@@ -323,7 +355,7 @@ fn tables(forecast: &QueueForecast, quotas: &[&Row], shown: &[&Standing], how: P
             Fate::Waits { position, reason } => (position.to_string(), reason.to_string()),
             Fate::Starts { slots, victims } => ("-".to_owned(), starts(slots.len(), victims.len())),
         };
-        let waited = match waited(standing, how.now) {
+        let waited = match waited(standing, now) {
             0 => "-".to_owned(),
             ms => duration(ms),
         };
@@ -342,19 +374,7 @@ fn tables(forecast: &QueueForecast, quotas: &[&Row], shown: &[&Standing], how: P
         "QUOTA", "PLACE", "GROUP", "STATE", "PRIORITY", "PLACED", "WAITED", "WHY",
     ];
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    text += &table(&heading, &rows);
-    let is_all = matches!(how.shown, Shown::All { .. });
-    if let Some(hold) = forecast.held.as_ref().filter(|_| is_all) {
-        text += &format!("\nroom is kept for {}, which has waited long\n", hold.group);
-    }
-    if !matches!(how.shown, Shown::All { places: false }) {
-        let places: Vec<Vec<String>> = shown.iter().flat_map(|one| places(one)).collect();
-        if !places.is_empty() {
-            let heading = ["GROUP", "ROLE", "INDEX", "NODE", "PLACE"];
-            text += &format!("\n{}", table(&heading, &places));
-        }
-    }
-    text
+    table(&heading, &rows)
 }
 
 /// `4 members start now`, and the number of pods that are evicted for them.
