@@ -5,6 +5,8 @@
 //! nothing that differs from node to node, because the scheduler joins all distinct texts into
 //! the pod's condition.
 
+mod node_text;
+mod room_text;
 mod stock_text;
 mod wire;
 mod wish_text;
@@ -337,6 +339,7 @@ impl SickCards {
         }
     }
 
+    /// Adds that there are some, if there are.
     fn note(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count.get() {
             0 => Ok(()),
@@ -349,129 +352,26 @@ impl SickCards {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Unknown => write!(
-                f,
-                "the node is not known, or its GPU inventory cannot be read"
-            ),
-            Reason::NoGpu => write!(f, "the node has no GPU"),
-            Reason::Sharing { node } => {
-                let (only, also) = match node {
-                    Sharing::Whole => ("whole GPUs", "parts"),
-                    Sharing::Memory | Sharing::Both => ("parts of GPUs", "whole GPUs"),
-                };
-                write!(
-                    f,
-                    "the node hands out {only} only; its label sublet.dev/sharing=both, or agent.sharing of the chart, has it hand out {also} too"
-                )
-            }
-            Reason::Unit { node, scheduler } => write!(
-                f,
-                "the node counts GPU memory in {node}, the scheduler in {scheduler}: give both the same --memory-unit"
-            ),
-            Reason::NoSlot => write!(
-                f,
-                "the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1"
-            ),
-            Reason::SlotBeside => write!(
-                f,
-                "the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot"
-            ),
-            Reason::TooSmall {
-                asked,
-                largest,
-                gpu,
-            } => write!(
-                f,
-                "{asked} asked of one GPU, but the largest, GPU {gpu}, has {largest} in all ({} too few)",
-                asked.saturating_sub(*largest)
-            ),
-            Reason::TooFew {
-                asked,
-                total,
-                chosen,
-            } => {
-                write!(f, "{asked} asked, but the node has {total}")?;
-                match chosen {
-                    true => write!(f, " that the pod accepts together"),
-                    false => Ok(()),
-                }
-            }
-            Reason::NoRoom {
-                asked,
-                hole,
-                gpu,
-                sick,
-                unsure,
-            } => {
-                let lacks = asked.saturating_sub(*hole);
-                write!(
-                    f,
-                    "GPU {gpu} lacks {lacks}: {asked} asked, and the largest hole on this node is {hole}"
-                )?;
-                if !unsure.is_zero() {
-                    write!(
-                        f,
-                        "; {unsure} more are kept for pods that do not say which GPU they have"
-                    )?;
-                }
-                sick.note(f)
-            }
-            Reason::NoCompute { asked, left, gpu } => write!(
-                f,
-                "GPU {gpu} lacks {} of its compute time: {asked} asked, and {left} is the most that is left of a GPU with enough memory",
-                asked.saturating_sub(*left)
-            ),
-            Reason::Company { gpu } => write!(
-                f,
-                "GPU {gpu} has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod"
-            ),
-            Reason::Overfull { gpu } => write!(
-                f,
-                "GPU {gpu} takes no other pod: those on it together ask more than it has"
-            ),
-            Reason::TooFewRooms {
-                asked,
-                part,
-                fitting,
-            } => write!(
-                f,
-                "{asked} with {part} of each asked, but {} of them can be had",
-                fitting.get()
-            ),
-            Reason::TooFewForAll {
-                containers,
-                fitting,
-            } => write!(
-                f,
-                "{containers} containers of the pod ask for GPUs each for itself, and only the first {fitting} of them can have theirs"
-            ),
-            Reason::NoIdle {
-                asked,
-                idle,
-                total,
-                sick,
-                unsure,
-            } => {
-                write!(f, "{asked} asked, but {} of {total} idle", idle.get())?;
-                if *unsure > Count::ZERO {
-                    write!(
-                        f,
-                        "; {unsure} may be in use by pods that do not say which they have"
-                    )?;
-                }
-                sick.note(f)
-            }
-            Reason::Plugin { plugin } => write!(
-                f,
-                "the device plugin of {plugin} hands out the node's GPUs, and does not know what Sublet decides"
-            ),
+            Reason::Unknown
+            | Reason::NoGpu
+            | Reason::Sharing { .. }
+            | Reason::Unit { .. }
+            | Reason::NoSlot
+            | Reason::SlotBeside
+            | Reason::Plugin { .. } => self.node_text(f),
+            Reason::TooSmall { .. }
+            | Reason::NoRoom { .. }
+            | Reason::NoCompute { .. }
+            | Reason::Company { .. }
+            | Reason::Overfull { .. }
+            | Reason::Splits { .. } => self.room_text(f),
+            Reason::TooFew { .. }
+            | Reason::TooFewRooms { .. }
+            | Reason::TooFewForAll { .. }
+            | Reason::NoIdle { .. } => self.number_text(f),
             Reason::Model { .. } | Reason::Unwanted { .. } | Reason::Tags { .. } => {
                 self.wish_text(f)
             }
-            Reason::Splits { splits } => write!(
-                f,
-                "GPUs have enough room, and {splits} pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form"
-            ),
             Reason::LookAlike { other } => write!(
                 f,
                 "pod {other} asks for the same amount and has not started yet; the node tells pods apart by size"

@@ -45,14 +45,15 @@ fn unwanted(n: u32, numa_unknown: bool) -> Reason {
     }
 }
 
-/// Every reason, with numbers that depend on `n`, as they would differ from node to node.
-fn all(n: u32) -> Vec<(Ask, Reason)> {
-    let (asked, less, gpu) = (MiB::from(8138), MiB::from(n), GpuIndex(n as u16));
-    let (cards, few) = (Count::new(2), Count::new(n));
-    let sick = SickCards {
+fn sick(n: u32) -> SickCards {
+    SickCards {
         count: Count::new(n),
         why: Arc::from("xid 79"),
-    };
+    }
+}
+
+/// Reasons that come from the node.
+fn of_nodes() -> Vec<(Ask, Reason)> {
     vec![
         (part(), Reason::Unknown),
         (part(), Reason::NoGpu),
@@ -77,30 +78,14 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
         ),
         (part(), Reason::NoSlot),
         (WHOLE, Reason::SlotBeside),
-        (
-            part(),
-            Reason::TooSmall {
-                asked,
-                largest: less,
-                gpu,
-            },
-        ),
-        (
-            WHOLE,
-            Reason::TooFew {
-                asked: cards,
-                total: few,
-                chosen: false,
-            },
-        ),
-        (
-            parts(),
-            Reason::TooFew {
-                asked: cards,
-                total: few,
-                chosen: true,
-            },
-        ),
+        (WHOLE, Reason::Plugin { plugin: "HAMi" }),
+    ]
+}
+
+/// Reasons that come from the pod's wishes.
+fn of_wishes(n: u32) -> Vec<(Ask, Reason)> {
+    let gpu = GpuIndex(n as u16);
+    vec![
         (parts(), unwanted(n, false)),
         (parts(), unwanted(n, true)),
         (
@@ -117,13 +102,19 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 tag: TagConflict::Excluded(Arc::from(format!("e{n}"))),
             },
         ),
-        (part(), Reason::Splits { splits: 10 }),
-        (WHOLE, Reason::Plugin { plugin: "HAMi" }),
+    ]
+}
+
+/// Reasons that come from the room on a card.
+fn of_rooms(n: u32) -> Vec<(Ask, Reason)> {
+    let (asked, less, gpu) = (MiB::from(8138), MiB::from(n), GpuIndex(n as u16));
+    vec![
         (
-            parts(),
-            Reason::TooFewForAll {
-                containers: n + 3,
-                fitting: n + 1,
+            part(),
+            Reason::TooSmall {
+                asked,
+                largest: less,
+                gpu,
             },
         ),
         (
@@ -132,18 +123,8 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
                 asked,
                 hole: less,
                 gpu,
-                sick: sick.clone(),
+                sick: sick(n),
                 unsure: less,
-            },
-        ),
-        (
-            WHOLE,
-            Reason::NoIdle {
-                asked: cards,
-                idle: few,
-                total: few,
-                sick,
-                unsure: few,
             },
         ),
         (
@@ -156,18 +137,65 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
         ),
         (parts(), Reason::Company { gpu }),
         (parts(), Reason::Overfull { gpu }),
+        (part(), Reason::Splits { splits: 10 }),
+    ]
+}
+
+/// Reasons that come from the number of cards.
+fn of_numbers(n: u32) -> Vec<(Ask, Reason)> {
+    let (cards, few) = (Count::new(2), Count::new(n));
+    vec![
+        (
+            WHOLE,
+            Reason::TooFew {
+                asked: cards,
+                total: few,
+                chosen: false,
+            },
+        ),
+        (
+            parts(),
+            Reason::TooFew {
+                asked: cards,
+                total: few,
+                chosen: true,
+            },
+        ),
         (
             parts(),
             Reason::TooFewRooms {
                 asked: cards,
                 part: Part {
-                    memory: asked,
+                    memory: MiB::from(8138),
                     compute: Milli::new(300).unwrap(),
                     ..Part::ZERO
                 },
                 fitting: few,
             },
         ),
+        (
+            parts(),
+            Reason::TooFewForAll {
+                containers: n + 3,
+                fitting: n + 1,
+            },
+        ),
+        (
+            WHOLE,
+            Reason::NoIdle {
+                asked: cards,
+                idle: few,
+                total: few,
+                sick: sick(n),
+                unsure: few,
+            },
+        ),
+    ]
+}
+
+/// Reasons that come from pods.
+fn of_pods(n: u32) -> Vec<(Ask, Reason)> {
+    vec![
         (
             part(),
             Reason::LookAlike {
@@ -181,6 +209,18 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
             },
         ),
     ]
+}
+
+/// Every reason, with numbers that depend on `n`, as they would differ from node to node.
+fn all(n: u32) -> Vec<(Ask, Reason)> {
+    [
+        of_nodes(),
+        of_wishes(n),
+        of_rooms(n),
+        of_numbers(n),
+        of_pods(n),
+    ]
+    .concat()
 }
 
 #[test]
@@ -208,22 +248,22 @@ sharing | never | the node hands out parts of GPUs only; its label sublet.dev/sh
 unit | never | the node counts GPU memory in GiB, the scheduler in MiB: give both the same --memory-unit | node counts GPU memory in another unit
 no_slot | never | the node hands out what the pod asks for by slots, and the pod does not ask for sublet.dev/gpu-slot: 1 | node needs sublet.dev/gpu-slot in the pod
 slot_beside | never | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot | the node hands out what the pod asks for by devices of its own, and the pod also asks for sublet.dev/gpu-slot
-too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
-too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
-too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts together | node has fewer than 2 GPUs that the pod accepts together
+plugin | never | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides
 unwanted | never | the pod accepts only GPUs of model `a100`, `h100`, `l4`, `l40` or 1 more, not of model `t4`, without UUID `GPU-1`, of one NUMA node; the node has `Tesla T1` and `NVIDIA P4` | the pod accepts only GPUs of model `a100`, `h100`, `l4`, `l40` or 1 more, not of model `t4`, without UUID `GPU-1`, of one NUMA node
 unwanted | never | the pod accepts only GPUs of model `a100`, `h100`, `l4`, `l40` or 1 more, not of model `t4`, without UUID `GPU-1`, of one NUMA node; the node does not say of which NUMA node its GPUs are | the pod accepts only GPUs of model `a100`, `h100`, `l4`, `l40` or 1 more, not of model `t4`, without UUID `GPU-1`, of one NUMA node
 tags | not now | GPU 1 has enough room, but a pod on it has the same anti-affinity `a` as the pod | no GPU with enough room is without a pod of the same anti-affinity `a`
 tags | not now | GPU 1 has enough room, but a pod on it has the exclusion `e1`, and the pod has none | no GPU with enough room is without pods of an exclusion
-splits | not now | GPUs have enough room, and 10 pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form | as many pods as the node offers each GPU with enough room (--gpu-splits)
-plugin | never | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides | the device plugin of HAMi hands out the node's GPUs, and does not know what Sublet decides
-too_few_for_all | not now | 4 containers of the pod ask for GPUs each for itself, and only the first 2 of them can have theirs | no GPUs are free for all containers of the pod
+too_small | never | 8138 MiB asked of one GPU, but the largest, GPU 1, has 1 MiB in all (8137 MiB too few) | no GPU is as large as 8138 MiB
 no_room | not now | GPU 1 lacks 8137 MiB: 8138 MiB asked, and the largest hole on this node is 1 MiB; 1 MiB more are kept for pods that do not say which GPU they have; 1 GPU is unhealthy (xid 79) | no GPU has 8138 MiB free
-no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy (xid 79) | node has fewer than 2 idle GPUs
 no_compute | not now | GPU 1 lacks 20 % of its compute time: 30 % asked, and 10 % is the most that is left of a GPU with enough memory | no GPU has 8138 MiB and 30 % of compute time free
 company | not now | GPU 1 has room, but a guaranteed pod that asks for all of a GPU's compute time shares it with no other guaranteed pod | no GPU has 8138 MiB and 30 % of compute time free
 overfull | not now | GPU 1 takes no other pod: those on it together ask more than it has | no GPU has 8138 MiB and 30 % of compute time free
+splits | not now | GPUs have enough room, and 10 pods each already, as many as `--gpu-splits` of the node's agent allows beside a pod of this form | as many pods as the node offers each GPU with enough room (--gpu-splits)
+too_few | never | 2 GPUs asked, but the node has 1 GPU | node has fewer than 2 GPUs
+too_few | never | 2 GPUs asked, but the node has 1 GPU that the pod accepts together | node has fewer than 2 GPUs that the pod accepts together
 too_few_rooms | not now | 2 GPUs with 8138 MiB and 30 % of compute time of each asked, but 1 of them can be had | fewer than 2 GPUs have 8138 MiB and 30 % of compute time free
+too_few_for_all | not now | 4 containers of the pod ask for GPUs each for itself, and only the first 2 of them can have theirs | no GPUs are free for all containers of the pod
+no_idle | not now | 2 GPUs asked, but 1 of 1 GPU idle; 1 GPU may be in use by pods that do not say which they have; 1 GPU is unhealthy (xid 79) | node has fewer than 2 idle GPUs
 look_alike | not now | pod ns/p1 asks for the same amount and has not started yet; the node tells pods apart by size | a pod that looks the same is still starting on the node
 placed | not now | the pod already has a place on node n1: an earlier bind holds, or is not settled yet | the pod already has a place on node n1: an earlier bind holds, or is not settled yet";
     assert_eq!(table.join("\n"), expected);

@@ -212,18 +212,7 @@ impl World {
                 pod: n,
                 claim: c,
                 everywhere,
-            } => {
-                let (nodes, claim) = (self.nodes(), claim(CLAIMS[c]));
-                let uid = uid(&pod(n));
-                let answer = self
-                    .engine
-                    .filter(self.now, &uid, &claim, &nodes, everywhere, |_| 0);
-                let passed: Vec<String> = answer.passed.iter().map(|&n| self.name(n)).collect();
-                let no = |no: &crate::RefusedNode| format!("{} {}", self.name(no.node), no.reason);
-                let refused: BTreeSet<String> = answer.refused.iter().map(no).collect();
-                assert!(passed.is_empty() || refused.is_empty());
-                return format!("{passed:?} {refused:?}");
-            }
+            } => return self.filter(&pod(n), CLAIMS[c], everywhere),
             Step::Prioritize { pod: n, claim: c } => {
                 let (nodes, claim) = (self.nodes(), claim(CLAIMS[c]));
                 let uid = uid(&pod(n));
@@ -241,6 +230,18 @@ impl World {
             Step::Wait { ms } => self.now = self.now.plus_ms(ms),
         }
         String::new()
+    }
+
+    fn filter(&mut self, pod: &str, asked: &str, everywhere: bool) -> String {
+        let (nodes, uid, claim) = (self.nodes(), uid(pod), claim(asked));
+        let answer = self
+            .engine
+            .filter(self.now, &uid, &claim, &nodes, everywhere, |_| 0);
+        let passed: Vec<String> = answer.passed.iter().map(|&n| self.name(n)).collect();
+        let no = |no: &crate::RefusedNode| format!("{} {}", self.name(no.node), no.reason);
+        let refused: BTreeSet<String> = answer.refused.iter().map(no).collect();
+        assert!(passed.is_empty() || refused.is_empty());
+        format!("{passed:?} {refused:?}")
     }
 }
 
