@@ -12,7 +12,7 @@ mod objects;
 
 use fastrand::Rng;
 
-use self::objects::{Objects, Owner, group_of, node};
+use self::objects::{Objects, Owner, group_of, node, sight_of};
 use super::*;
 
 const NODES: u64 = 5;
@@ -30,6 +30,16 @@ enum Sent {
     Plan(Arc<str>, u64, PlanStep),
     Pod(Arc<str>, PlanStep),
     Satisfied(GroupId),
+}
+
+impl Sent {
+    /// A step of a plan that was seen in this version.
+    fn of(plan: &Arc<str>, version: u64, step: PlanStep) -> Sent {
+        match step {
+            PlanStep::Rewrite(_) | PlanStep::Delete => Sent::Plan(plan.clone(), version, step),
+            _ => Sent::Pod(plan.clone(), step),
+        }
+    }
 }
 
 /// One process that leads, or believes that it does.
@@ -147,24 +157,7 @@ impl Play {
         let nobody = BTreeSet::new();
         let sights: BTreeMap<GroupId, GroupSnapshot<'_>> = groups
             .iter()
-            .map(|(id, group)| {
-                let owner = &sees.groups[id];
-                let waiting = sees
-                    .pods
-                    .iter()
-                    .filter(|(_, (of, pod))| of == id && pod.bound.is_none());
-                let sight = GroupSnapshot {
-                    group,
-                    suspended: owner.suspended,
-                    waiting: waiting
-                        .map(|(uid, _)| (Arc::from("w"), uid.clone()))
-                        .collect(),
-                    requeued_by: owner.requeued_by.clone(),
-                    late: &nobody,
-                    is_sized: true,
-                };
-                (id.clone(), sight)
-            })
+            .map(|(id, group)| (id.clone(), sight_of(id, group, sees, &nobody)))
             .collect();
         let pods: BTreeMap<PodUid, PodSnapshot> = sees
             .pods
@@ -192,13 +185,7 @@ impl Play {
             );
             planned.extend(plan.groups.iter().map(|part| &part.group));
             for step in steps {
-                let sent = match &step {
-                    PlanStep::Rewrite(_) | PlanStep::Delete => {
-                        Sent::Plan(name.clone(), *version, step)
-                    }
-                    _ => Sent::Pod(name.clone(), step),
-                };
-                self.under_way.push((who, sent));
+                self.under_way.push((who, Sent::of(name, *version, step)));
             }
         }
         for (id, sight) in &sights {

@@ -83,3 +83,25 @@ pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
         started: None,
     }
 }
+
+/// The group with its pods that wait, as a leader sees them.
+pub(super) fn sight_of<'a>(
+    id: &GroupId,
+    group: &'a Group,
+    sees: &Objects,
+    nobody: &'a BTreeSet<Arc<str>>,
+) -> GroupSnapshot<'a> {
+    let owner = &sees.groups[id];
+    let own = sees.pods.iter().filter(|(_, (of, _))| of == id);
+    let waiting = own.filter(|(_, (_, pod))| pod.bound.is_none());
+    GroupSnapshot {
+        group,
+        suspended: owner.suspended,
+        waiting: waiting
+            .map(|(uid, _)| (Arc::from("w"), uid.clone()))
+            .collect(),
+        requeued_by: owner.requeued_by.clone(),
+        late: nobody,
+        is_sized: true,
+    }
+}
