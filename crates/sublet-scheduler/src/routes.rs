@@ -219,15 +219,27 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
             ..Filtered::from(nowhere(names, &over.to_string()))
         };
     }
+    choose(scheduler, &mut state, &args, names, &uid, &claim)
+}
+
+/// Asks the engine which of the nodes take a pod that has neither a slot nor a quota in its way.
+fn choose(
+    scheduler: &Scheduler,
+    state: &mut State,
+    args: &ExtenderArgs<'_>,
+    names: &[&str],
+    uid: &PodUid,
+    claim: &Claim,
+) -> Filtered {
     let (mut nodes, unknown) = state.resolve(names);
     let priority = args.pod.spec.priority.unwrap_or(0);
-    let promised = state.leave_promised(now(), &uid, &claim, priority, &mut nodes);
+    let promised = state.leave_promised(now(), uid, claim, priority, &mut nodes);
     let ranks: Vec<_> = state.soft_ranks(&nodes, &args.pod.spec.tolerations);
     let everywhere = args.pod.spec.has_soft_wishes();
-    let again = state.engine.was_asked(&uid);
+    let again = state.engine.was_asked(uid);
     let mut answer = state
         .engine
-        .filter(now(), &uid, &claim, &nodes, everywhere, |node| {
+        .filter(now(), uid, claim, &nodes, everywhere, |node| {
             ranks
                 .binary_search_by_key(&node, |rank| rank.0)
                 .map_or(0, |at| ranks[at].1)
@@ -235,7 +247,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     if answer.passed.is_empty() {
         answer.refused.extend(promised);
     }
-    state.evictions.filtered(&uid, &answer.refused);
+    state.evictions.filtered(uid, &answer.refused);
     let name = |&node| state.engine.ledger().book(node).name().as_str();
     let mut passed: Vec<&str> = answer.passed.iter().map(name).collect();
     // A pod of no GPU may also go to nodes that only the stock scheduler knows, if all of ours
@@ -254,7 +266,7 @@ fn answer_filter(scheduler: &Scheduler, body: &[u8]) -> Filtered {
     Filtered {
         refused_again: again && !answer.refused.iter().all(lasting),
         awaits_plan: false,
-        response: refuse(scheduler, &state, &claim, &answer.refused, &unknown),
+        response: refuse(scheduler, state, claim, &answer.refused, &unknown),
     }
 }
 
