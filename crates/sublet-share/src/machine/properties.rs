@@ -106,14 +106,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A job that has this memory of one card already.
-fn declared(job: JobId, ask: JobAsk, card: usize, mib: u32, promise: Option<Promise>) -> Event {
-    Event::Declared {
-        job,
-        ask,
-        parts: vec![Holding::of_memory(card, MiB::from(mib))],
-        promise,
-    }
+/// The machine's cards, one of which is sick.
+fn sick(index: u16) -> Event {
+    let out = BTreeSet::from([sublet_model::GpuIndex(index)]);
+    let all = machine(&[100, 100, 60]).inventory().with_sick(&out, "test");
+    Event::Inventory(Arc::new(all))
 }
 
 /// A promise, and a limit of at least that.
@@ -167,16 +164,30 @@ impl World {
         JobId(self.next.saturating_sub(1 + at as u64))
     }
 
-    fn event(&mut self, step: &Step) -> Event {
-        let mut memory = |memory, gpus, may_wait| {
-            let job = JobId(self.next);
-            self.next += 1;
-            let ask = JobAsk {
-                memory,
-                ..ask(1, gpus, may_wait)
-            };
-            (job, ask)
+    /// A new job, and its request.
+    fn newcomer(&mut self, memory: Amount, gpus: u32, may_wait: bool) -> (JobId, JobAsk) {
+        let job = JobId(self.next);
+        self.next += 1;
+        let ask = JobAsk {
+            memory,
+            ..ask(1, gpus, may_wait)
         };
+        (job, ask)
+    }
+
+    /// A new job that has this memory of one card already.
+    fn declared(&mut self, card: usize, mib: u32, promise: Option<Promise>) -> Event {
+        let memory = MiB::from(mib);
+        let (job, ask) = self.newcomer(Amount::Memory(memory), 1, true);
+        Event::Declared {
+            job,
+            ask,
+            parts: vec![Holding::of_memory(card, memory)],
+            promise,
+        }
+    }
+
+    fn event(&mut self, step: &Step) -> Event {
         match step {
             Step::Submit {
                 mib,
@@ -185,7 +196,7 @@ impl World {
                 compute,
                 class,
             } => {
-                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, *wait);
+                let (job, ask) = self.newcomer(Amount::Memory(MiB::from(*mib)), *gpus, *wait);
                 let ask = JobAsk {
                     compute: range(*compute, 1000),
                     class: *class,
@@ -195,27 +206,21 @@ impl World {
             }
             Step::Share { milli, gpus } => {
                 let share = Milli::new(*milli).unwrap();
-                let (job, ask) = memory(Amount::Share(share), *gpus, true);
+                let (job, ask) = self.newcomer(Amount::Share(share), *gpus, true);
                 Event::Submitted { job, ask }
             }
             Step::Whole { gpus } => {
-                let (job, ask) = memory(Amount::Whole, *gpus, true);
+                let (job, ask) = self.newcomer(Amount::Whole, *gpus, true);
                 Event::Submitted { job, ask }
             }
             Step::Named { mib, gpus, cards } => {
-                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), *gpus, true);
+                let (job, ask) = self.newcomer(Amount::Memory(MiB::from(*mib)), *gpus, true);
                 let cards = Some(cards.iter().copied().collect());
                 let ask = JobAsk { cards, ..ask };
                 Event::Submitted { job, ask }
             }
-            Step::Declare { card, mib } => {
-                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
-                declared(job, ask, *card, *mib, None)
-            }
-            Step::Promise { place, card, mib } => {
-                let (job, ask) = memory(Amount::Memory(MiB::from(*mib)), 1, true);
-                declared(job, ask, *card, *mib, Some(promise(*place)))
-            }
+            Step::Declare { card, mib } => self.declared(*card, *mib, None),
+            Step::Promise { place, card, mib } => self.declared(*card, *mib, Some(promise(*place))),
             Step::Leave(job) => Event::Left(self.job(*job)),
             Step::Limit { job, mib } => Event::LimitAsked {
                 job: self.job(*job),
@@ -247,11 +252,7 @@ impl World {
                 Event::Used(vec![ledger_use(job.0, *card, u64::from(*mib))])
             }
             Step::Read(processes) => self.reading(processes),
-            Step::Sick(index) => {
-                let out = BTreeSet::from([sublet_model::GpuIndex(*index)]);
-                let all = machine(&[100, 100, 60]).inventory().with_sick(&out, "test");
-                Event::Inventory(Arc::new(all))
-            }
+            Step::Sick(index) => sick(*index),
         }
     }
 

@@ -342,6 +342,41 @@ fn what_harms_a_guaranteed_job_is_backed_off_and_given_back() {
 /// Cards of the soak's machine.
 const CARDS: usize = 3;
 
+/// A job comes. Its cards, its shares, its work and its faults are drawn by lot.
+fn arrive(world: &mut World, id: u64, next: &mut impl FnMut(u64) -> u64) {
+    let n_cards = 1 + next(CARDS as u64) as usize;
+    let first = next(CARDS as u64) as usize;
+    let limit = if next(2) == 0 {
+        1000
+    } else {
+        50 + next(950) as u16
+    };
+    let request = next(1 + 1000 / 12) as u16;
+    let cards = (0..n_cards).map(|nth| (first + nth) % CARDS);
+    let shares = cards.map(|card| share(card, request, limit)).collect();
+    let class = if next(3) == 0 {
+        Class::Opportunistic
+    } else {
+        Class::Guaranteed
+    };
+    let longest = if next(50) == 0 { 4000 } else { 20 };
+    let work = Work {
+        kernel: STEP * (1 + next(longest) as u32),
+        burst: 1 + next(10) as u32,
+        pause: STEP * next(40) as u32,
+    };
+    world.arrive(id, class, shares, work);
+    let late = STEP * if next(4) == 0 { next(200) as u32 } else { 0 };
+    let twice = next(4) == 0;
+    if let Some(tenant) = world.tenants.get_mut(&JobId(id)) {
+        tenant.faults = Faults {
+            late,
+            twice,
+            ..Faults::default()
+        };
+    }
+}
+
 /// Jobs come and go in the middle of their kernels, and answer late or twice; the arbiter's
 /// clock stands still for a while. Returns how many kernels were seen on cards, step by step.
 fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
@@ -359,37 +394,7 @@ fn soak(overlap: Overlap, seed: u64, n_steps: usize) -> u64 {
     for step in 0..n_steps {
         match next(400) {
             0 if world.tenants.len() < 12 => {
-                let n_cards = 1 + next(CARDS as u64) as usize;
-                let first = next(CARDS as u64) as usize;
-                let limit = if next(2) == 0 {
-                    1000
-                } else {
-                    50 + next(950) as u16
-                };
-                let request = next(1 + 1000 / 12) as u16;
-                let cards = (0..n_cards).map(|nth| (first + nth) % CARDS);
-                let shares = cards.map(|card| share(card, request, limit)).collect();
-                let class = if next(3) == 0 {
-                    Class::Opportunistic
-                } else {
-                    Class::Guaranteed
-                };
-                let longest = if next(50) == 0 { 4000 } else { 20 };
-                let work = Work {
-                    kernel: STEP * (1 + next(longest) as u32),
-                    burst: 1 + next(10) as u32,
-                    pause: STEP * next(40) as u32,
-                };
-                world.arrive(ids, class, shares, work);
-                let late = STEP * if next(4) == 0 { next(200) as u32 } else { 0 };
-                let twice = next(4) == 0;
-                if let Some(tenant) = world.tenants.get_mut(&JobId(ids)) {
-                    tenant.faults = Faults {
-                        late,
-                        twice,
-                        ..Faults::default()
-                    };
-                }
+                arrive(&mut world, ids, &mut next);
                 ids += 1;
             }
             1 if next(3) == 0 => {
