@@ -100,14 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if filter.is_empty() {
             steps.push(order_of_published_runs()?);
         }
-        // Before the plain product: cargo keeps one `sublet` in a folder, the last that was built.
-        steps.push(release::step()?);
-        let build = [&["build"], product().as_slice()].concat();
-        steps.push(step("the product and its libraries", "20 s cold", &build)?);
-        match pip::check() {
-            Ok(()) => steps.push(libraries::step()?),
-            Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
-        }
+        steps.extend(builds()?);
         if arguments.all && filter.is_empty() {
             match fuzz::check() {
                 Ok(()) => steps.push(fuzz::step()?),
@@ -162,6 +155,21 @@ fn components(all: bool) -> Result<Components> {
         components.add_long()?;
     }
     Ok(components)
+}
+
+/// The builds of what the end-to-end tests run.
+fn builds() -> Result<Vec<Step>> {
+    let build = [&["build"], product().as_slice()].concat();
+    let mut steps = vec![
+        // Before the plain product: cargo keeps one `sublet` in a folder, the last that was built.
+        release::step()?,
+        step("the product and its libraries", "20 s cold", &build)?,
+    ];
+    match pip::check() {
+        Ok(()) => steps.push(libraries::step()?),
+        Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
+    }
+    Ok(steps)
 }
 
 /// The Go program that writes the order of arrival of published runs.
