@@ -19,6 +19,7 @@ pub mod deviceplugin;
     unused_qualifications,
     clippy::all,
     clippy::semicolon_if_nothing_returned,
+    clippy::too_many_lines,
     reason = "generated; the words are kubelet's, the form is prost's"
 )]
 mod v1beta1;

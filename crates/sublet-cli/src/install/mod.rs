@@ -168,22 +168,29 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let limit = Duration::from_secs(args.timeout);
     report.unready = apply::until_ready(&client, &objects, limit, &mut progress).await?;
     if let Some(change) = change.filter(|change| !change.is_none()) {
-        if !report.unready.is_empty() {
-            report.notes.push(
-                "the cluster's own scheduler is as it was: it would ask an extender that is not \
-                 ready"
-                    .to_owned(),
-            );
-            return report.answer(args.cluster.output);
-        }
-        let limit = Duration::from_secs(args.cluster.scheduler_timeout);
-        patch(&client, &place, &change, limit).await?;
-        report.notes.push(format!(
-            "the cluster's own scheduler asks Sublet about GPU pods; what its manifest was is in {}",
-            place.backup().display()
-        ));
+        let note = match report.unready.is_empty() {
+            true => {
+                let limit = Duration::from_secs(args.cluster.scheduler_timeout);
+                patch(&client, &place, &change, limit).await?;
+                patched_note(&place)
+            }
+            false => UNPATCHED_NOTE.to_owned(),
+        };
+        report.notes.push(note);
     }
     report.answer(args.cluster.output)
+}
+
+/// Note where the scheduler was left alone.
+const UNPATCHED_NOTE: &str =
+    "the cluster's own scheduler is as it was: it would ask an extender that is not ready";
+
+/// Note after the scheduler was changed.
+fn patched_note(place: &Place) -> String {
+    format!(
+        "the cluster's own scheduler asks Sublet about GPU pods; what its manifest was is in {}",
+        place.backup().display()
+    )
 }
 
 /// Changes the manifest, and restores the earlier one if the scheduler does not come up.
