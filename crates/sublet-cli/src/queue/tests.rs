@@ -227,9 +227,9 @@ fn what_a_plan_has_promised_to_another_is_taken_once() {
     }
 }
 
-/// The annotation gives the total of tree `t1`, and the cluster's own tree has the other five.
-#[test]
-fn groups_of_a_tree_share_what_that_has() {
+/// A cluster with tree `t1`. The annotation gives the tree's total, and the cluster's own tree has
+/// the other five.
+fn with_a_tree() -> String {
     let of_tree = |name: &str, parent: &str, total: &str| {
         let labels = format!(
             "labels: {{quota.scheduling.koordinator.sh/tree-id: t1, \
@@ -252,7 +252,12 @@ fn groups_of_a_tree_share_what_that_has() {
         of_tree("pool", "", total),
         of_tree("side", "pool", ""),
     ];
-    let all = [NODE, CLASSES, &quotas.concat(), &jobs.concat()].concat();
+    [NODE, CLASSES, &quotas.concat(), &jobs.concat()].concat()
+}
+
+#[test]
+fn groups_of_a_tree_share_what_that_has() {
+    let all = with_a_tree();
     let answers = [
         asked(&all, Format::Json, None),
         planned_by_queue(&all, Format::Json),

@@ -72,160 +72,162 @@ fn where_all_is_well_each_check_says_so() {
 /// Makes one thing of a cluster different.
 type Change = fn(&mut Facts);
 
+/// Faults of a cluster, and the check that names each.
+const FAULTS: &[(Change, &str)] = &[
+    (
+        |f| {
+            f.version = "v1.29.4".into();
+            f.kube_scheduler_image = Some("k:v1.29.4".into());
+        },
+        "Error API server: it is v1.29.4, and has no stable",
+    ),
+    (
+        |f| {
+            let note = "pending: making /var/lib/sublet failed: No space left on device";
+            f.nodes[1]["metadata"]["annotations"] = json!({keys::NOT_ISOLATED: note});
+        },
+        "Warning isolation: node g1 hands out no part of a card until its agent can limit it: \
+         making /var/lib/sublet failed",
+    ),
+    (
+        |f| {
+            let note = json!({keys::NOT_ISOLATED: "unsupported: no libraries"});
+            f.nodes[1]["metadata"]["annotations"] = note;
+        },
+        "Warning isolation: containers on node g1 can use more than their part: no libraries",
+    ),
+    (
+        |f| arm64(&mut f.nodes[1]),
+        "Warning architecture: 1 of the nodes with the label gpushare=true are not amd64, for which Sublet is built: g1 is arm64",
+    ),
+    (
+        |f| f.nodes.iter_mut().for_each(arm64),
+        "Error architecture: none of 2 nodes is amd64, for which Sublet is built",
+    ),
+    (
+        |f| f.kube_scheduler_image = Some("r.test/kube-scheduler:v1.29.4".into()),
+        "Error kube-scheduler: it is v1.29.4 beside an API server of v1.36.3: it may be one",
+    ),
+    (
+        |f| f.kube_scheduler_image = Some("r.test/k:v1.37.0@sha256:0".into()),
+        "Error kube-scheduler: it is v1.37.0 beside an API server of v1.36.3: it may be one",
+    ),
+    (
+        |f| {
+            f.version = "v1.40.0-rc.1".into();
+            f.kube_scheduler_image = Some("k:v1.40.0".into());
+        },
+        "Warning API server: it is v1.40.0-rc.1, newer",
+    ),
+    (
+        |f| f.version = "unknown".into(),
+        "Warning API server: it says",
+    ),
+    (
+        |f| f.lacking = vec!["create deployments.apps".into()],
+        "Error your rights: you may not create",
+    ),
+    (
+        |f| f.may_grant = false,
+        "Warning your rights: you may write roles",
+    ),
+    (
+        |f| {
+            f.daemon_sets.push(daemons(
+                "kube-system",
+                "gpushare-device-plugin-ds",
+                "x",
+                &json!({"gpushare": "true"}),
+            ));
+        },
+        "Error other GPU software: GPUShare's device plugin registers aliyun.com/gpu-mem on g1 and 0 other nodes",
+    ),
+    (
+        |f| {
+            f.daemon_sets.push(daemons(
+                "gpu",
+                "plugin",
+                "r.test/k8s-device-plugin:v0.17",
+                &json!({}),
+            ));
+        },
+        "Error other GPU software: NVIDIA's device plugin registers nvidia.com/gpu on g1",
+    ),
+    (
+        |f| {
+            f.deployments
+                .push(deployment("kube-system", "gpushare-schd-extender", "x"));
+        },
+        "Error other GPU software: GPUShare's extender gives out the same memory: deployment kube-system/gpushare-schd-extender",
+    ),
+    (
+        |f| {
+            f.daemon_sets.push(daemons(
+                "kube-system",
+                "kubeshare-device-manager",
+                "x",
+                &json!({}),
+            ));
+        },
+        "Error other GPU software: KubeShare makes the same pods",
+    ),
+    (
+        |f| {
+            let mut other = deployment("gpu", "sublet-scheduler", "sublet:1");
+            other["metadata"]["labels"] = json!({"app.kubernetes.io/name": "sublet", "app.kubernetes.io/component": "scheduler"});
+            f.deployments.push(other);
+        },
+        "Error another Sublet: there is one in namespace gpu",
+    ),
+    (
+        |f| {
+            let mut other = deployment("sublet-system", "sublet-scheduler", "sublet:1");
+            other["metadata"]["labels"] = json!({"app.kubernetes.io/name": "sublet", "app.kubernetes.io/component": "scheduler"});
+            other["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "gpus"});
+            f.deployments.push(other);
+        },
+        "Error another Sublet: Helm's release gpus in sublet-system has installed it",
+    ),
+    (
+        |f| {
+            f.definitions
+                .push(json!({"metadata": {"name": "sharepods.kubeshare.nthu"}}));
+        },
+        "Warning definitions: sharepods.kubeshare.nthu is there already",
+    ),
+    (
+        |f| drop(f.nodes.pop()),
+        "Warning nodes: none of 1 has the label",
+    ),
+    (
+        |f| f.image = None,
+        "Warning images: without --image every node",
+    ),
+    (
+        |f| f.kube_scheduler_image = None,
+        "Warning images: without --kube-scheduler-image",
+    ),
+    (
+        |f| {
+            f.patch = Some(Err(Trouble::Missing(PathBuf::from(
+                "/m/kube-scheduler.yaml",
+            ))));
+        },
+        "Error default scheduler: there is no /m/kube-scheduler.yaml",
+    ),
+    (
+        |f| f.nodes.push(node("cp2", &json!({CONTROL_PLANE: ""}))),
+        "Error control plane: it is 2 nodes",
+    ),
+    (
+        |f| drop(f.nodes.remove(0)),
+        "Error control plane: no node has the role",
+    ),
+];
+
 #[test]
 fn what_is_wrong_is_named_with_its_severity() {
-    let table: &[(Change, &str)] = &[
-        (
-            |f| {
-                f.version = "v1.29.4".into();
-                f.kube_scheduler_image = Some("k:v1.29.4".into());
-            },
-            "Error API server: it is v1.29.4, and has no stable",
-        ),
-        (
-            |f| {
-                let note = "pending: making /var/lib/sublet failed: No space left on device";
-                f.nodes[1]["metadata"]["annotations"] = json!({keys::NOT_ISOLATED: note});
-            },
-            "Warning isolation: node g1 hands out no part of a card until its agent can limit it: \
-             making /var/lib/sublet failed",
-        ),
-        (
-            |f| {
-                let note = json!({keys::NOT_ISOLATED: "unsupported: no libraries"});
-                f.nodes[1]["metadata"]["annotations"] = note;
-            },
-            "Warning isolation: containers on node g1 can use more than their part: no libraries",
-        ),
-        (
-            |f| arm64(&mut f.nodes[1]),
-            "Warning architecture: 1 of the nodes with the label gpushare=true are not amd64, for which Sublet is built: g1 is arm64",
-        ),
-        (
-            |f| f.nodes.iter_mut().for_each(arm64),
-            "Error architecture: none of 2 nodes is amd64, for which Sublet is built",
-        ),
-        (
-            |f| f.kube_scheduler_image = Some("r.test/kube-scheduler:v1.29.4".into()),
-            "Error kube-scheduler: it is v1.29.4 beside an API server of v1.36.3: it may be one",
-        ),
-        (
-            |f| f.kube_scheduler_image = Some("r.test/k:v1.37.0@sha256:0".into()),
-            "Error kube-scheduler: it is v1.37.0 beside an API server of v1.36.3: it may be one",
-        ),
-        (
-            |f| {
-                f.version = "v1.40.0-rc.1".into();
-                f.kube_scheduler_image = Some("k:v1.40.0".into());
-            },
-            "Warning API server: it is v1.40.0-rc.1, newer",
-        ),
-        (
-            |f| f.version = "unknown".into(),
-            "Warning API server: it says",
-        ),
-        (
-            |f| f.lacking = vec!["create deployments.apps".into()],
-            "Error your rights: you may not create",
-        ),
-        (
-            |f| f.may_grant = false,
-            "Warning your rights: you may write roles",
-        ),
-        (
-            |f| {
-                f.daemon_sets.push(daemons(
-                    "kube-system",
-                    "gpushare-device-plugin-ds",
-                    "x",
-                    &json!({"gpushare": "true"}),
-                ));
-            },
-            "Error other GPU software: GPUShare's device plugin registers aliyun.com/gpu-mem on g1 and 0 other nodes",
-        ),
-        (
-            |f| {
-                f.daemon_sets.push(daemons(
-                    "gpu",
-                    "plugin",
-                    "r.test/k8s-device-plugin:v0.17",
-                    &json!({}),
-                ));
-            },
-            "Error other GPU software: NVIDIA's device plugin registers nvidia.com/gpu on g1",
-        ),
-        (
-            |f| {
-                f.deployments
-                    .push(deployment("kube-system", "gpushare-schd-extender", "x"));
-            },
-            "Error other GPU software: GPUShare's extender gives out the same memory: deployment kube-system/gpushare-schd-extender",
-        ),
-        (
-            |f| {
-                f.daemon_sets.push(daemons(
-                    "kube-system",
-                    "kubeshare-device-manager",
-                    "x",
-                    &json!({}),
-                ));
-            },
-            "Error other GPU software: KubeShare makes the same pods",
-        ),
-        (
-            |f| {
-                let mut other = deployment("gpu", "sublet-scheduler", "sublet:1");
-                other["metadata"]["labels"] = json!({"app.kubernetes.io/name": "sublet", "app.kubernetes.io/component": "scheduler"});
-                f.deployments.push(other);
-            },
-            "Error another Sublet: there is one in namespace gpu",
-        ),
-        (
-            |f| {
-                let mut other = deployment("sublet-system", "sublet-scheduler", "sublet:1");
-                other["metadata"]["labels"] = json!({"app.kubernetes.io/name": "sublet", "app.kubernetes.io/component": "scheduler"});
-                other["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "gpus"});
-                f.deployments.push(other);
-            },
-            "Error another Sublet: Helm's release gpus in sublet-system has installed it",
-        ),
-        (
-            |f| {
-                f.definitions
-                    .push(json!({"metadata": {"name": "sharepods.kubeshare.nthu"}}));
-            },
-            "Warning definitions: sharepods.kubeshare.nthu is there already",
-        ),
-        (
-            |f| drop(f.nodes.pop()),
-            "Warning nodes: none of 1 has the label",
-        ),
-        (
-            |f| f.image = None,
-            "Warning images: without --image every node",
-        ),
-        (
-            |f| f.kube_scheduler_image = None,
-            "Warning images: without --kube-scheduler-image",
-        ),
-        (
-            |f| {
-                f.patch = Some(Err(Trouble::Missing(PathBuf::from(
-                    "/m/kube-scheduler.yaml",
-                ))));
-            },
-            "Error default scheduler: there is no /m/kube-scheduler.yaml",
-        ),
-        (
-            |f| f.nodes.push(node("cp2", &json!({CONTROL_PLANE: ""}))),
-            "Error control plane: it is 2 nodes",
-        ),
-        (
-            |f| drop(f.nodes.remove(0)),
-            "Error control plane: no node has the role",
-        ),
-    ];
-    for (change, expected) in table {
+    for (change, expected) in FAULTS {
         let mut facts = facts();
         change(&mut facts);
         let bad = bad(&facts);

@@ -22,11 +22,10 @@ fn running(name: &str, amount: &str, meta: &str) -> String {
     waiting(name, amount, &meta, "  nodeName: n1\n")
 }
 
-#[test]
-fn one_odd_object_costs_nothing_but_itself() {
-    let good = waiting("good", "3", "", "");
+/// Odd objects, and the message about each.
+fn odd_objects() -> [(String, &'static str); 6] {
     let node = NODE.replace("name: n1", "name: n2, labels: {sublet.dev/sharing: some}");
-    let cases = [
+    [
         (
             running("a", "1, nvidia.com/gpu: 1", ""),
             "file1: document 2, line 5, pod default/a, field `spec.containers`: the pod asks for \
@@ -58,8 +57,13 @@ fn one_odd_object_costs_nothing_but_itself() {
             "---\nkind: Pod\nmetadata: {name: a}\nspec: {nodeName: n1, containers: [}\n".to_owned(),
             "file1: document 2, line 7: ",
         ),
-    ];
-    for (text, expected) in cases {
+    ]
+}
+
+#[test]
+fn one_odd_object_costs_nothing_but_itself() {
+    let good = waiting("good", "3", "", "");
+    for (text, expected) in odd_objects() {
         let text = NODE.to_owned() + &text + &good;
         let said = odd(&text);
         assert!(

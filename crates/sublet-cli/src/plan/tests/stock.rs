@@ -58,135 +58,136 @@ fn pods_that_find_no_cpu_are_not_promised_a_gpu() {
     );
 }
 
+/// A node and a pod that differ in something from ordinary ones, and the pod's verdict.
+struct Case {
+    /// More labels of the node.
+    labels: &'static str,
+    /// Fields of the node's spec.
+    node: &'static str,
+    /// Amount of a resource that the node has allocatable, in place of the usual one.
+    allocatable: &'static str,
+    /// More resources that the pod asks for.
+    asks: &'static str,
+    /// More fields of the pod's spec.
+    pod: &'static str,
+    verdict: &'static str,
+}
+
+const ORDINARY: Case = Case {
+    labels: "",
+    node: "",
+    allocatable: "",
+    asks: "",
+    pod: "",
+    verdict: "placed n1",
+};
+
+const SSD: &str = "  nodeSelector: {disk: ssd}\n";
+const ZONE_B: &str = "  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+                      {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: In, values: \
+                      [b]}]}]}}}\n";
+const NODE_N2: &str = "  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+                       {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, \
+                       values: [n2]}]}]}}}\n";
+
+const CASES: &[Case] = &[
+    ORDINARY,
+    Case {
+        pod: SSD,
+        verdict: "refused the pod selects disk=ssd, and the node has no such label",
+        ..ORDINARY
+    },
+    Case {
+        labels: ", disk: ssd",
+        pod: SSD,
+        ..ORDINARY
+    },
+    Case {
+        labels: ", zone: a",
+        pod: ZONE_B,
+        verdict: "refused the pod's node affinity asks zone in (b), and the node has a",
+        ..ORDINARY
+    },
+    Case {
+        labels: ", zone: b",
+        pod: ZONE_B,
+        ..ORDINARY
+    },
+    Case {
+        pod: NODE_N2,
+        verdict: "refused the pod's node affinity asks metadata.name in (n2), and the node has n1",
+        ..ORDINARY
+    },
+    Case {
+        node: "unschedulable: true",
+        verdict: "refused the node takes no new pods: it is cordoned",
+        ..ORDINARY
+    },
+    Case {
+        node: "taints: [{key: a, effect: NoExecute}]",
+        verdict: "refused the pod does not tolerate the taint a:NoExecute",
+        ..ORDINARY
+    },
+    Case {
+        allocatable: "pods: 0",
+        verdict: "refused the node has as many pods as it takes, 0",
+        ..ORDINARY
+    },
+    Case {
+        asks: ", memory: 17Gi",
+        verdict: "refused 17408 MiB of the machine's memory asked, and 16384 MiB are left",
+        ..ORDINARY
+    },
+    Case {
+        asks: ", example.com/nic: 1",
+        verdict: "refused 1 example.com/nic asked, and 0 of 0 are left on the node: is its device \
+                  plugin running?",
+        ..ORDINARY
+    },
+    Case {
+        allocatable: "example.com/nic: 1",
+        asks: ", example.com/nic: 1",
+        ..ORDINARY
+    },
+    Case {
+        asks: ", ephemeral-storage: 1Gi",
+        verdict: "refused 1073741824 ephemeral-storage asked, and 0 of 0 are left on the node",
+        ..ORDINARY
+    },
+    // The device plugin is gone, and the cards are still there.
+    Case {
+        allocatable: "aliyun.com/gpu-mem: 0",
+        verdict: "refused 1 aliyun.com/gpu-mem asked, and 0 of 0 are left on the node: is its \
+                  device plugin running?",
+        ..ORDINARY
+    },
+    Case {
+        pod: "  hostNetwork: false\n",
+        ..ORDINARY
+    },
+];
+
+/// The node with this amount allocatable, and not what it had of that resource.
+fn with_allocatable(node: &str, amount: &str) -> String {
+    let (key, _) = amount.split_once(": ").unwrap();
+    let (head, list) = node.rsplit_once("allocatable: {").unwrap();
+    let kept: Vec<&str> = list
+        .trim_end_matches("}}\n")
+        .split(", ")
+        .filter(|has| !has.starts_with(key))
+        .collect();
+    format!("{head}allocatable: {{{}, {amount}}}}}\n", kept.join(", "))
+}
+
 #[test]
 fn what_the_stock_scheduler_refuses_is_refused_with_its_numbers() {
-    let affinity = |terms: &str| {
-        format!(
-            "  affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
-             {{nodeSelectorTerms: [{terms}]}}}}}}\n"
-        )
-    };
-    let zone = affinity("{matchExpressions: [{key: zone, operator: In, values: [b]}]}");
-    let name = affinity("{matchFields: [{key: metadata.name, operator: In, values: [n2]}]}");
-    let port = "  hostNetwork: false\n";
-    let cases = [
-        ("", "", "", "", "", "placed n1"),
-        (
-            "",
-            "",
-            "",
-            "",
-            "  nodeSelector: {disk: ssd}\n",
-            "refused the pod selects disk=ssd, and the node has no such label",
-        ),
-        (
-            ", disk: ssd",
-            "",
-            "",
-            "",
-            "  nodeSelector: {disk: ssd}\n",
-            "placed n1",
-        ),
-        (
-            ", zone: a",
-            "",
-            "",
-            "",
-            &zone,
-            "refused the pod's node affinity asks zone in (b), and the node has a",
-        ),
-        (", zone: b", "", "", "", &zone, "placed n1"),
-        (
-            "",
-            "",
-            "",
-            "",
-            &name,
-            "refused the pod's node affinity asks metadata.name in (n2), and the node has n1",
-        ),
-        (
-            "",
-            "unschedulable: true",
-            "",
-            "",
-            "",
-            "refused the node takes no new pods: it is cordoned",
-        ),
-        (
-            "",
-            "taints: [{key: a, effect: NoExecute}]",
-            "",
-            "",
-            "",
-            "refused the pod does not tolerate the taint a:NoExecute",
-        ),
-        (
-            "",
-            "",
-            ", pods: 0",
-            "",
-            "",
-            "refused the node has as many pods as it takes, 0",
-        ),
-        (
-            "",
-            "",
-            "",
-            ", memory: 17Gi",
-            "",
-            "refused 17408 MiB of the machine's memory asked, and 16384 MiB are left",
-        ),
-        (
-            "",
-            "",
-            "",
-            ", example.com/nic: 1",
-            "",
-            "refused 1 example.com/nic asked, and 0 of 0 are left on the node: is its device plugin running?",
-        ),
-        (
-            "",
-            "",
-            ", example.com/nic: 1",
-            ", example.com/nic: 1",
-            "",
-            "placed n1",
-        ),
-        (
-            "",
-            "",
-            "",
-            ", ephemeral-storage: 1Gi",
-            "",
-            "refused 1073741824 ephemeral-storage asked, and 0 of 0 are left on the node",
-        ),
-        // The device plugin is gone, and the cards are still there.
-        (
-            "",
-            "",
-            ", aliyun.com/gpu-mem: 0",
-            "",
-            "",
-            "refused 1 aliyun.com/gpu-mem asked, and 0 of 0 are left on the node: is its device plugin running?",
-        ),
-        ("", "", "", "", port, "placed n1"),
-    ];
-    for (labels, spec, status, asks, wishes, expected) in cases {
-        // YAML takes the last of two keys: what is allocatable otherwise stands first.
-        let node = node("n1", labels, spec, "");
-        let mut node = node;
-        for more in status.split(", ").filter(|more| !more.is_empty()) {
-            let (key, _) = more.split_once(": ").unwrap();
-            let (head, list) = node.rsplit_once("allocatable: {").unwrap();
-            let list: Vec<&str> = list.trim_end_matches("}}\n").split(", ").collect();
-            let kept: Vec<&str> = list
-                .into_iter()
-                .filter(|has| !has.starts_with(key))
-                .collect();
-            node = format!("{head}allocatable: {{{}, {more}}}}}\n", kept.join(", "));
+    for case in CASES {
+        let mut node = node("n1", case.labels, case.node, "");
+        if !case.allocatable.is_empty() {
+            node = with_allocatable(&node, case.allocatable);
         }
-        let said = verdicts(&(node.clone() + &pod("p", asks, wishes)));
-        assert_eq!(said, [expected], "{node}");
+        let said = verdicts(&(node.clone() + &pod("p", case.asks, case.pod)));
+        assert_eq!(said, [case.verdict], "{node}");
     }
 }
 
@@ -219,60 +220,70 @@ fn pods_that_run_take_ports_pods_and_resources_too() {
     );
 }
 
+/// A pod with this stays away from pods like itself.
+const ANTI: &str = "  affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
+                    [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: \
+                    {app: web}}}]}}\n";
+
 #[test]
 fn what_is_not_looked_at_is_conditional_and_keeps_its_place() {
-    let hard = "requiredDuringSchedulingIgnoredDuringExecution";
-    let anti = format!(
-        "  affinity: {{podAntiAffinity: {{{hard}: [{{topologyKey: kubernetes.io/hostname, \
-         labelSelector: {{matchLabels: {{app: web}}}}}}]}}}}\n"
-    );
-    let near = anti.replace("podAntiAffinity", "podAffinity");
-    let spread = "  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]\n";
-    let volume = "  volumes: [{name: data, persistentVolumeClaim: {claimName: d}}]\n";
-    let claims = "  resourceClaims: [{name: gpu, resourceClaimName: g}]\n";
-    let n1 = node("n1", "", "", "");
-    let cases = [
+    rules_that_nobody_checks_make_a_plan_conditional();
+    pods_of_another_scheduler_are_conditional();
+    others_may_keep_a_pod_away();
+    the_place_is_kept_and_shown_as_what_it_is();
+}
+
+fn rules_that_nobody_checks_make_a_plan_conditional() {
+    let near = ANTI.replace("podAntiAffinity", "podAffinity");
+    for (spec, expected) in [
+        (ANTI, "conditional its pod anti-affinity is not looked at"),
         (
-            anti.as_str(),
-            "conditional its pod anti-affinity is not looked at",
+            near.as_str(),
+            "conditional its pod affinity is not looked at",
         ),
-        (&near, "conditional its pod affinity is not looked at"),
         (
-            spread,
+            "  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]\n",
             "conditional its topology spread constraints are not looked at",
         ),
         (
-            volume,
+            "  volumes: [{name: data, persistentVolumeClaim: {claimName: d}}]\n",
             "conditional its volume data may bind it to other nodes",
         ),
-        (claims, "conditional its resource claims are not looked at"),
+        (
+            "  resourceClaims: [{name: gpu, resourceClaimName: g}]\n",
+            "conditional its resource claims are not looked at",
+        ),
         ("  volumes: [{name: data, emptyDir: {}}]\n", "placed n1"),
-    ];
-    for (spec, expected) in cases {
-        assert_eq!(verdicts(&(n1.clone() + &pod("p", "", spec))), [expected]);
+    ] {
+        let text = node("n1", "", "", "") + &pod("p", "", spec);
+        assert_eq!(verdicts(&text), [expected]);
     }
-    let theirs = n1.clone() + &pod("p", "", "").replace("sublet-scheduler", "default-scheduler");
+}
+
+fn pods_of_another_scheduler_are_conditional() {
+    let ours = node("n1", "", "", "") + &pod("p", "", "");
+    let theirs = ours.replace("sublet-scheduler", "default-scheduler");
     let said =
         "conditional it is placed by the scheduler default-scheduler, which does not ask Sublet";
     assert_eq!(verdicts(&theirs), [said]);
     let nobody = theirs.replace("  schedulerName: default-scheduler\n", "");
     assert_eq!(verdicts(&nobody), [said]);
-    // A pod that runs keeps pods like it away, and so does one that was just given a place.
-    let first = pod("first", "", &anti);
+}
+
+/// A pod that runs keeps pods like it away, and so does one that was just given a place.
+fn others_may_keep_a_pod_away() {
+    let beside = |first: &str| verdicts(&(node("n1", "", "", "") + first + &pod("p", "", "")));
+    let first = pod("first", "", ANTI);
     let after = "conditional the anti-affinity of pod default/first may keep it away";
     let runs = first.replace("schedulerName: sublet-scheduler", "nodeName: n1");
-    assert_eq!(verdicts(&(n1.clone() + &runs + &pod("p", "", ""))), [after]);
-    assert_eq!(
-        verdicts(&(n1.clone() + &first + &pod("p", "", "")))[1],
-        after
-    );
+    assert_eq!(beside(&runs), [after]);
+    assert_eq!(beside(&first)[1], after);
     let others = first.replace("matchLabels: {app: web}", "matchLabels: {app: db}");
-    assert_eq!(
-        verdicts(&(n1.clone() + &others + &pod("p", "", "")))[1],
-        "placed n1"
-    );
-    // The place is kept, and shown as what it is.
-    let text = n1 + &first + &pod("p", ", cpu: 8", "");
+    assert_eq!(beside(&others)[1], "placed n1");
+}
+
+fn the_place_is_kept_and_shown_as_what_it_is() {
+    let text = node("n1", "", "", "") + &pod("first", "", ANTI) + &pod("p", ", cpu: 8", "");
     let text = text.replace("gpu-mem: 1}}", "gpu-mem: 1, cpu: 1}}");
     let plan = json(&text);
     assert_eq!(
