@@ -48,25 +48,26 @@ fn annotation(key: &str) -> Value {
 
 /// Requests that no agent makes.
 fn tries() -> Vec<Attack> {
+    let mut tries = tries_on_pods();
+    tries.extend(tries_on_nodes());
+    tries
+}
+
+fn tries_on_pods() -> Vec<Attack> {
     let image = json!({ "spec": { "containers": [{ "name": "c0", "image": "evil" }] } });
-    let taint = json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } });
-    let label = json!({ "metadata": { "labels": { "role": "control" } } });
-    let stays = json!({ "metadata": { "finalizers": ["example.org/stay"] } });
-    let cpu = json!({ "status": { "capacity": { "cpu": "999" } } });
     let soon = json!({ "spec": { "activeDeadlineSeconds": 1 } });
-    let note = || annotation("example.org/note");
+    let note = annotation("example.org/note");
     let (own, other) = ("v1 Pod default/own", "v1 Pod default/other");
-    let (node, status) = ("v1 Node n1", "v1 Node n1 status");
     vec![
         (
             "moves a pod to another Service",
             own,
-            label.clone(),
+            new_label(),
             OWN_FIELDS,
         ),
         ("runs its own image", own, image, OWN_FIELDS),
-        ("keeps a pod for ever", own, stays.clone(), OWN_FIELDS),
-        ("writes what others read of a pod", own, note(), OWN_FIELDS),
+        ("keeps a pod for ever", own, new_finalizer(), OWN_FIELDS),
+        ("writes what others read of a pod", own, note, OWN_FIELDS),
         ("ends a pod", own, soon, OWN_FIELDS),
         (
             "gives a pod cards",
@@ -86,19 +87,23 @@ fn tries() -> Vec<Attack> {
             annotation("sublet.dev/assigned"),
             OWN_NODE,
         ),
-        ("draws pods by a label", node, label.clone(), OWN_PART),
-        ("keeps the node for ever", node, stays, OWN_PART),
+    ]
+}
+
+fn tries_on_nodes() -> Vec<Attack> {
+    let taint = json!({ "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] } });
+    let cpu = json!({ "status": { "capacity": { "cpu": "999" } } });
+    let note = annotation("example.org/note");
+    let (node, status) = ("v1 Node n1", "v1 Node n1 status");
+    vec![
+        ("draws pods by a label", node, new_label(), OWN_PART),
+        ("keeps the node for ever", node, new_finalizer(), OWN_PART),
         ("drives pods off", node, taint, OWN_PART),
-        (
-            "writes what others read of the node",
-            node,
-            note(),
-            OWN_PART,
-        ),
+        ("writes what others read of the node", node, note, OWN_PART),
         (
             "draws pods by a label of the status",
             status,
-            label,
+            new_label(),
             OWN_PART,
         ),
         ("draws pods by CPUs", status, cpu, OWN_PART),
@@ -115,6 +120,14 @@ fn tries() -> Vec<Attack> {
             OWN_NODE,
         ),
     ]
+}
+
+fn new_label() -> Value {
+    json!({ "metadata": { "labels": { "role": "control" } } })
+}
+
+fn new_finalizer() -> Value {
+    json!({ "metadata": { "finalizers": ["example.org/stay"] } })
 }
 
 /// A change to each field of a node's status that is not the agent's. With another port in

@@ -231,65 +231,69 @@ fn a_job_waits_for_its_own_card_and_a_new_arbiter_knows_of_that() -> Result<()> 
     Ok(())
 }
 
+/// Choices that leave too little: `CUDA_VISIBLE_DEVICES`, flags, the exit code, and a part of the
+/// message.
+const TOO_LITTLE: &[(Option<&str>, &str, i32, &str)] = &[
+    (
+        Some(""),
+        "",
+        1,
+        "CUDA_VISIBLE_DEVICES= leaves no card for the job\n",
+    ),
+    (
+        Some("-1"),
+        "",
+        1,
+        "CUDA_VISIBLE_DEVICES=-1 leaves no card for the job\n",
+    ),
+    (
+        Some("7"),
+        "",
+        1,
+        "leaves no card for the job: CUDA ends the list at `7`",
+    ),
+    (Some("GPU-123"), "", 1, "CUDA ends the list at `GPU-123`"),
+    (
+        Some("1"),
+        "--gpus 2",
+        1,
+        "leaves 1 card for the job, and 2 are asked",
+    ),
+    (
+        None,
+        "--device 7",
+        1,
+        "there is no GPU `7`; this machine has GPUs 0 to 1",
+    ),
+    (None, "--device GPU-123", 1, "there is no GPU `GPU-123`"),
+    (None, "--device 1,1", 1, "GPU 1 is named twice"),
+    (
+        None,
+        "--device 1 --gpus 2",
+        1,
+        "2 GPUs asked, but only GPU 1 is named",
+    ),
+    (
+        None,
+        "--device 1 --memory 17G",
+        1,
+        "GPU 1 has 16384 MiB in all",
+    ),
+    (
+        None,
+        "--device first",
+        2,
+        "`first` is neither a number nor a UUID",
+    ),
+    (None, "--device=", 2, "a card without a name"),
+];
+
 #[test]
 fn a_choice_that_leaves_too_little_is_refused() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    for (variable, flags, code, part) in [
-        (
-            Some(""),
-            "",
-            1,
-            "CUDA_VISIBLE_DEVICES= leaves no card for the job\n",
-        ),
-        (
-            Some("-1"),
-            "",
-            1,
-            "CUDA_VISIBLE_DEVICES=-1 leaves no card for the job\n",
-        ),
-        (
-            Some("7"),
-            "",
-            1,
-            "leaves no card for the job: CUDA ends the list at `7`",
-        ),
-        (Some("GPU-123"), "", 1, "CUDA ends the list at `GPU-123`"),
-        (
-            Some("1"),
-            "--gpus 2",
-            1,
-            "leaves 1 card for the job, and 2 are asked",
-        ),
-        (
-            None,
-            "--device 7",
-            1,
-            "there is no GPU `7`; this machine has GPUs 0 to 1",
-        ),
-        (None, "--device GPU-123", 1, "there is no GPU `GPU-123`"),
-        (None, "--device 1,1", 1, "GPU 1 is named twice"),
-        (
-            None,
-            "--device 1 --gpus 2",
-            1,
-            "2 GPUs asked, but only GPU 1 is named",
-        ),
-        (
-            None,
-            "--device 1 --memory 17G",
-            1,
-            "GPU 1 has 16384 MiB in all",
-        ),
-        (
-            None,
-            "--device first",
-            2,
-            "`first` is neither a number nor a UUID",
-        ),
-        (None, "--device=", 2, "a card without a name"),
-    ] {
+    for &(variable, flags, code, part) in TOO_LITTLE {
         let mut run = machine.run(&format!("--no-wait {flags}"));
         if let Some(variable) = variable {
             run.env("CUDA_VISIBLE_DEVICES", variable);

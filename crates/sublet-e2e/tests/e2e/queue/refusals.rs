@@ -90,6 +90,39 @@ fn a_wrong_field_of_a_quota_or_a_group_is_named() -> Result<()> {
     Ok(())
 }
 
+/// Amounts and names of the quotas in Koordinator's manual.
+const MIN: &str = "cpu: 10, memory: 20Mi";
+const LIMITS: &str = "cpu: 40, memory: 40Gi";
+
+const PARENT: &str = "quota-parent-example";
+const CHILD: &str = "quota-example";
+
+/// Beginning of the message about the label that names a parent.
+const PARENT_LABEL: &str = "metadata.labels[quota.scheduling.koordinator.sh/parent]: ";
+
+fn child(min: &str, max: &str) -> String {
+    quota(CHILD, PARENT, false, min, max)
+}
+
+/// Changes that do not fit below the parent, and the message for each.
+fn misfits() -> [(String, &'static str); 3] {
+    [
+        (
+            child("cpu: 20, memory: 20Mi", LIMITS),
+            "spec.min[cpu]: the children of quota quota-parent-example would be promised 20000",
+        ),
+        (
+            child(MIN, "cpu: 40, memory: 40Gi, test: 200"),
+            "spec.max: it must name what the max of the parent quota-parent-example names; they \
+             differ in test",
+        ),
+        (
+            quota(PARENT, PARENT, true, "", LIMITS),
+            "parent]: a quota cannot be its own parent",
+        ),
+    ]
+}
+
 /// Errors of a quota beside the others, by the webhook. The cases are those of Koordinator's
 /// manual, and its words for them are ours for the field.
 #[test]
@@ -97,44 +130,13 @@ fn a_quota_that_does_not_fit_the_tree_is_refused_by_the_field() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {
         return Ok(());
     };
-    let limits = "cpu: 40, memory: 40Gi";
-    let parent = quota(
-        "quota-parent-example",
-        "",
-        true,
-        "cpu: 10, memory: 20Mi",
-        limits,
-    );
-    let child =
-        |min: &str, max: &str| quota("quota-example", "quota-parent-example", false, min, max);
-    let label = "metadata.labels[quota.scheduling.koordinator.sh/parent]: ";
-    let missing = refusal(&world, &child("cpu: 10", limits))?;
+    let missing = refusal(&world, &child("cpu: 10", LIMITS))?;
     ensure!(
-        missing.contains(&format!("{label}there is no quota quota-parent-example")),
+        missing.contains(&format!("{PARENT_LABEL}there is no quota {PARENT}")),
         "{missing}"
     );
-    world.cluster.apply(&parent)?;
-    for (wrong, told) in [
-        (
-            child("cpu: 20, memory: 20Mi", limits),
-            "spec.min[cpu]: the children of quota quota-parent-example would be promised 20000",
-        ),
-        (
-            child("cpu: 10, memory: 20Mi", "cpu: 40, memory: 40Gi, test: 200"),
-            "spec.max: it must name what the max of the parent quota-parent-example names; they \
-             differ in test",
-        ),
-        (
-            quota(
-                "quota-parent-example",
-                "quota-parent-example",
-                true,
-                "",
-                limits,
-            ),
-            "parent]: a quota cannot be its own parent",
-        ),
-    ] {
+    world.cluster.apply(&quota(PARENT, "", true, MIN, LIMITS))?;
+    for (wrong, told) in misfits() {
         // The webhook knows of the parent by a watch.
         eventually(|| {
             let said = refusal(&world, &wrong)?;
@@ -142,39 +144,34 @@ fn a_quota_that_does_not_fit_the_tree_is_refused_by_the_field() -> Result<()> {
             Ok(())
         })?;
     }
-    world
-        .cluster
-        .apply(&child("cpu: 10, memory: 20Mi", limits))?;
-    let below = quota("below", "quota-example", false, "cpu: 1", limits);
-    let delete = [
-        "delete",
-        "elasticquotas.scheduling.sigs.k8s.io",
-        "quota-parent-example",
-    ];
-    let last = quota(
-        "quota-parent-example",
-        "",
-        false,
-        "cpu: 10, memory: 20Mi",
-        limits,
-    );
+    world.cluster.apply(&child(MIN, LIMITS))?;
     eventually(|| {
-        let said = refusal(&world, &below)?;
-        ensure!(
-            said.contains(&format!("{label}quota quota-example is no parent")),
-            "{said}"
-        );
-        let said = refusal(&world, &last)?;
-        let told = "is-parent]: it must stay `true` while the quota has children: quota-example";
-        ensure!(said.contains(told), "{said}");
-        let refused = world.cluster.kubectl(&delete).err();
-        let said = format!("{:#}", refused.context("a quota goes before its children")?);
-        ensure!(
-            said.contains("quota quota-parent-example has children: quota-example"),
-            "{said}"
-        );
-        Ok(())
+        a_child_has_no_children(&world)?;
+        a_parent_stays_while_it_has_children(&world)
     })
+}
+
+fn a_child_has_no_children(world: &World) -> Result<()> {
+    let said = refusal(world, &quota("below", CHILD, false, "cpu: 1", LIMITS))?;
+    ensure!(
+        said.contains(&format!("{PARENT_LABEL}quota {CHILD} is no parent")),
+        "{said}"
+    );
+    Ok(())
+}
+
+fn a_parent_stays_while_it_has_children(world: &World) -> Result<()> {
+    let said = refusal(world, &quota(PARENT, "", false, MIN, LIMITS))?;
+    let told = "is-parent]: it must stay `true` while the quota has children: quota-example";
+    ensure!(said.contains(told), "{said}");
+    let delete = ["delete", "elasticquotas.scheduling.sigs.k8s.io", PARENT];
+    let refused = world.cluster.kubectl(&delete).err();
+    let said = format!("{:#}", refused.context("a quota goes before its children")?);
+    ensure!(
+        said.contains("quota quota-parent-example has children: quota-example"),
+        "{said}"
+    );
+    Ok(())
 }
 
 /// An object that passes the API server and cannot be read all the same gets an event about itself.
