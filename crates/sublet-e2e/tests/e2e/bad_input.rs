@@ -213,31 +213,40 @@ fn garbage_on_bound_pods_harms_nobody_else() -> Result<()> {
     Ok(())
 }
 
+/// Results as a user might write them.
+const FORGED: &str = "annotations: {ALIYUN_COM_GPU_MEM_IDX: '1', sublet.dev/allocation: '[]'}";
+const FORGERS_LIMITS: &[&str] = &["aliyun.com/gpu-mem: 100"];
+
 #[test]
 fn nobody_forges_a_result() -> Result<()> {
     let Some(world) = World::lease()? else {
         return Ok(());
     };
-    let cluster = &world.cluster;
-    cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
-    let forged = "annotations: {ALIYUN_COM_GPU_MEM_IDX: '1', sublet.dev/allocation: '[]'}";
-    let limits = ["aliyun.com/gpu-mem: 100"];
-
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
     // The policies take effect within a second or so of being applied.
-    let create = yaml::Pod {
-        metadata: forged,
-        ..pod("forged", &limits)
-    }
-    .yaml();
     eventually(|| {
-        let args = ["create", "--dry-run=server", "-f", "-"];
-        let error = refused(cluster.kubectl_with_input(&args, &create))?;
+        let error = creation_with_a_result_is_refused(&world)?;
         ensure!(error.contains("ALIYUN_COM_GPU_MEM_IDX"), "{error}");
         Ok(())
     })?;
+    nobody_changes_the_result_of_a_pod(&world)?;
+    nobody_writes_the_report_of_a_node(&world)?;
+    a_value_forged_before_the_policy_is_overwritten_at_bind(&world)
+}
 
-    // Somebody else's pod: no key may be added, changed or removed; other edits pass.
-    cluster.apply(&pod("own", &limits).yaml())?;
+fn creation_with_a_result_is_refused(world: &World) -> Result<String> {
+    let create = yaml::Pod {
+        metadata: FORGED,
+        ..pod("forged", FORGERS_LIMITS)
+    };
+    let args = ["create", "--dry-run=server", "-f", "-"];
+    refused(world.cluster.kubectl_with_input(&args, &create.yaml()))
+}
+
+/// Somebody else's pod: no key may be added, changed or removed; other edits pass.
+fn nobody_changes_the_result_of_a_pod(world: &World) -> Result<()> {
+    let cluster = &world.cluster;
+    cluster.apply(&pod("own", FORGERS_LIMITS).yaml())?;
     world.until_placed("own")?;
     for patch in [
         json!({ "ALIYUN_COM_GPU_MEM_IDX": "1" }),
@@ -252,6 +261,10 @@ fn nobody_forges_a_result() -> Result<()> {
     }
     cluster.kubectl(&["label", "pod", "own", "team=a"])?;
     cluster.kubectl(&["annotate", "pod", "own", "note=mine"])?;
+    Ok(())
+}
+
+fn nobody_writes_the_report_of_a_node(world: &World) -> Result<()> {
     for key in [
         "sublet.dev/inventory",
         "sublet.dev/handed-over",
@@ -260,26 +273,20 @@ fn nobody_forges_a_result() -> Result<()> {
         "sublet.dev/not-isolated",
     ] {
         let annotation = format!("{key}=x");
-        let error = refused(cluster.kubectl(&["annotate", "node", "n1", &annotation]))?;
+        let annotate = ["annotate", "node", "n1", &annotation];
+        let error = refused(world.cluster.kubectl(&annotate))?;
         assert!(error.contains(key), "{error}");
     }
+    Ok(())
+}
 
-    // A value forged before the policy existed is overwritten at bind.
-    let binding = world.get(&["validatingadmissionpolicybindings"])?;
-    let names: Vec<&str> = binding["items"]
-        .as_array()
-        .context("no list")?
-        .iter()
-        .filter_map(|item| item["metadata"]["name"].as_str())
-        .collect();
-    for name in &names {
-        cluster.kubectl(&["delete", "validatingadmissionpolicybinding", name])?;
-    }
-    let spec = "schedulingGates: [{name: example.org/later}]";
+fn a_value_forged_before_the_policy_is_overwritten_at_bind(world: &World) -> Result<()> {
+    let cluster = &world.cluster;
+    remove_the_policies(world)?;
     let early = yaml::Pod {
-        metadata: forged,
-        spec,
-        ..pod("early", &limits)
+        metadata: FORGED,
+        spec: "schedulingGates: [{name: example.org/later}]",
+        ..pod("early", FORGERS_LIMITS)
     }
     .yaml();
     eventually(|| cluster.apply(&early))?;
@@ -287,10 +294,7 @@ fn nobody_forges_a_result() -> Result<()> {
         cluster,
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")),
     )?;
-    eventually(|| {
-        let args = ["create", "--dry-run=server", "-f", "-"];
-        refused(cluster.kubectl_with_input(&args, &create))
-    })?;
+    eventually(|| creation_with_a_result_is_refused(world))?;
     let ungate = r#"{"spec":{"schedulingGates":null}}"#;
     cluster.kubectl(&["patch", "pod", "early", "--type=merge", "-p", ungate])?;
     assert_eq!(
@@ -305,5 +309,20 @@ fn nobody_forges_a_result() -> Result<()> {
         annotations["sublet.dev/allocation"],
         r#"[{"container":"c0","index":0,"memoryMiB":100}]"#
     );
+    Ok(())
+}
+
+fn remove_the_policies(world: &World) -> Result<()> {
+    let bindings = world.get(&["validatingadmissionpolicybindings"])?;
+    let names: Vec<&str> = bindings["items"]
+        .as_array()
+        .context("no list")?
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect();
+    for name in names {
+        let delete = ["delete", "validatingadmissionpolicybinding", name];
+        world.cluster.kubectl(&delete)?;
+    }
     Ok(())
 }

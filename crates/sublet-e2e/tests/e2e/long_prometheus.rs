@@ -54,6 +54,36 @@ fn it_reads_the_alerts_scrapes_the_extender_and_notices_that_it_is_away() -> Res
     let Some(world) = World::start()? else {
         return Ok(());
     };
+    let port = start(&world, &prometheus)?;
+    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
+    for (name, memory) in [("a", 12_207), ("b", 16_277)] {
+        let limit = format!("aliyun.com/gpu-mem: {memory}");
+        let pod = yaml::Pod {
+            name,
+            limits: &[&limit],
+            ..yaml::Pod::default()
+        };
+        world.cluster.apply(&pod.yaml())?;
+    }
+    world.until_placed("a")?;
+    the_extender_is_scraped(port)?;
+    the_alerts_are_read(port)?;
+    // What a rule says is a second old at most; before the first scrape everything is away.
+    let until_state = |name: &str, wanted: &str| {
+        eventually(|| {
+            let rule = rule(port, name)?;
+            ensure!(rule["state"] == wanted, "{name}: {rule}");
+            Ok(())
+        })
+    };
+    until_state("SubletSchedulerAway", "inactive")?;
+    until_state("SubletPodsWaitLong", "pending")?;
+    world.cluster.stop(deployed::EXTENDER);
+    until_state("SubletSchedulerAway", "pending")
+}
+
+/// Starts Prometheus and returns its port.
+fn start(world: &World, prometheus: &Prometheus) -> Result<u16> {
     let dir = world.cluster.dir();
     let configuration = dir.join("prometheus.yaml");
     let text = format!(
@@ -71,18 +101,10 @@ fn it_reads_the_alerts_scrapes_the_extender_and_notices_that_it_is_away() -> Res
     world
         .cluster
         .wait_http("prometheus", port, "/-/ready", Duration::from_secs(60))?;
+    Ok(port)
+}
 
-    world.cluster.apply(&yaml::share_node("n1", 2, 32_552))?;
-    for (name, memory) in [("a", 12_207), ("b", 16_277)] {
-        let limit = format!("aliyun.com/gpu-mem: {memory}");
-        let pod = yaml::Pod {
-            name,
-            limits: &[&limit],
-            ..yaml::Pod::default()
-        };
-        world.cluster.apply(&pod.yaml())?;
-    }
-    world.until_placed("a")?;
+fn the_extender_is_scraped(port: u16) -> Result<()> {
     for (metric, wanted) in [
         ("sublet_gpu_pods_waiting", "1"),
         ("sublet_gpu_memory_largest_free_bytes", "17066622976"),
@@ -95,6 +117,10 @@ fn it_reads_the_alerts_scrapes_the_extender_and_notices_that_it_is_away() -> Res
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn the_alerts_are_read(port: u16) -> Result<()> {
     eventually(|| {
         let answer = ask(port, "/api/v1/rules")?;
         let rules = answer["groups"][0]["rules"]
@@ -103,17 +129,5 @@ fn it_reads_the_alerts_scrapes_the_extender_and_notices_that_it_is_away() -> Res
         ensure!(rules.len() == 13, "{answer}");
         ensure!(rules.iter().all(|rule| rule["health"] == "ok"), "{answer}");
         Ok(())
-    })?;
-    // What a rule says is a second old at most; before the first scrape everything is away.
-    let until_state = |name: &str, wanted: &str| {
-        eventually(|| {
-            let rule = rule(port, name)?;
-            ensure!(rule["state"] == wanted, "{name}: {rule}");
-            Ok(())
-        })
-    };
-    until_state("SubletSchedulerAway", "inactive")?;
-    until_state("SubletPodsWaitLong", "pending")?;
-    world.cluster.stop(deployed::EXTENDER);
-    until_state("SubletSchedulerAway", "pending")
+    })
 }

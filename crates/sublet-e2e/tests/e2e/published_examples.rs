@@ -83,16 +83,7 @@ fn three_nodes_and_a_request_that_only_one_can_take() -> Result<()> {
     let first = pod_of(&world, "binpack")?;
     assert_eq!(world.until_placed(&first)?, placed("n3", "0"));
 
-    // Everything in the Binding's one write, and nothing but what the original wrote beside ours.
-    let pod = world.get(&["pod", &first])?;
-    let annotations = &pod["metadata"]["annotations"];
-    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_POD"], "8138");
-    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_DEV"], "16276");
-    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"], "false");
-    assert_eq!(
-        annotations["sublet.dev/allocation"],
-        r#"[{"container":"c0","index":0,"memoryMiB":8138}]"#
-    );
+    it_has_what_the_original_wrote(&world, &first)?;
 
     // A second one fits in sum on n2, but on no card: it waits, and is told why.
     let late = yaml::Pod {
@@ -101,16 +92,7 @@ fn three_nodes_and_a_request_that_only_one_can_take() -> Result<()> {
     };
     world.cluster.apply(&late.deployment(1))?;
     let second = pod_of(&world, "late")?;
-    let words = world.until_refused(&second)?;
-    assert!(words.contains("no GPU has 8138 MiB free"), "{words}");
-    let event = world.until_event(&second, "n2: GPU 0 lacks 4069 MiB")?;
-    assert!(
-        event.contains("the largest hole on this node is 4069 MiB"),
-        "{event}"
-    );
-    let (code, text, error) = world.sublet(&["explain", "pod", &second])?;
-    assert_eq!(code, 0, "{error}");
-    assert!(text.contains("GPU 0 lacks 4069 MiB"), "{text}");
+    it_waits_and_is_told_why(&world, &second)?;
 
     // Room appears, and the pod is placed without anybody's help.
     world.cluster.kubectl(&["delete", "pod", "n2-1"])?;
@@ -130,6 +112,34 @@ fn three_nodes_and_a_request_that_only_one_can_take() -> Result<()> {
         table.contains("Allocated/Total GPU Memory In Cluster:\n85449/97656 (87%)"),
         "{table}"
     );
+    Ok(())
+}
+
+/// Everything in the Binding's one write, and nothing but what the original wrote beside ours.
+fn it_has_what_the_original_wrote(world: &World, pod: &str) -> Result<()> {
+    let pod = world.get(&["pod", pod])?;
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_POD"], "8138");
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_DEV"], "16276");
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"], "false");
+    assert_eq!(
+        annotations["sublet.dev/allocation"],
+        r#"[{"container":"c0","index":0,"memoryMiB":8138}]"#
+    );
+    Ok(())
+}
+
+fn it_waits_and_is_told_why(world: &World, pod: &str) -> Result<()> {
+    let words = world.until_refused(pod)?;
+    assert!(words.contains("no GPU has 8138 MiB free"), "{words}");
+    let event = world.until_event(pod, "n2: GPU 0 lacks 4069 MiB")?;
+    assert!(
+        event.contains("the largest hole on this node is 4069 MiB"),
+        "{event}"
+    );
+    let (code, text, error) = world.sublet(&["explain", "pod", pod])?;
+    assert_eq!(code, 0, "{error}");
+    assert!(text.contains("GPU 0 lacks 4069 MiB"), "{text}");
     Ok(())
 }
 

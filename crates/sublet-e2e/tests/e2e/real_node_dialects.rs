@@ -1,5 +1,7 @@
 //! Pods as six systems have them written, on a real node: one ledger, one card.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{GpuNode, eventually, yaml};
@@ -49,6 +51,46 @@ fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
     Ok(())
 }
 
+/// A pod's name, limits and metadata, and the MiB that it gets.
+type Asked = (&'static str, &'static str, &'static str, u64);
+
+const PODS: [Asked; 6] = [
+    ("aliyun", "aliyun.com/gpu-mem: 1150", "", 1150),
+    (
+        "hami",
+        "nvidia.com/gpu: 1, nvidia.com/gpumem: 1250",
+        "",
+        1250,
+    ),
+    (
+        "koordinator",
+        "koordinator.sh/gpu-memory: 1300Mi, koordinator.sh/gpu-core: 10",
+        "",
+        1300,
+    ),
+    (
+        "kubeshare",
+        "cpu: 10m",
+        "labels: {sharedgpu/gpu_request: \"0.1\", sharedgpu/gpu_limit: \"0.5\", \
+         sharedgpu/gpu_mem: \"1258291200\"}",
+        1200,
+    ),
+    KAI,
+    (
+        "sublet",
+        "sublet.dev/gpu-memory: 1400Mi, sublet.dev/gpu-compute: 20",
+        "",
+        1400,
+    ),
+];
+
+const KAI: Asked = (
+    "kai",
+    "cpu: 10m",
+    "annotations: {gpu-fraction: \"0.1\"}",
+    1627,
+);
+
 /// Pods as six systems have them written, none with a slot: the webhook gives one to those that
 /// need it. All share one card of the node, and none has more than it asked.
 #[test]
@@ -61,66 +103,14 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
     node.until_allocatable("koordinator.sh/gpu-core", 200)?;
     node.world.start_controller(&[])?;
     let cluster = &node.world.cluster;
-    let labels = "labels: {sharedgpu/gpu_request: \"0.1\", sharedgpu/gpu_limit: \"0.5\", \
-                  sharedgpu/gpu_mem: \"1258291200\"}";
-    let pods = [
-        ("aliyun", "aliyun.com/gpu-mem: 1150", "", 1150),
-        (
-            "hami",
-            "nvidia.com/gpu: 1, nvidia.com/gpumem: 1250",
-            "",
-            1250,
-        ),
-        (
-            "koordinator",
-            "koordinator.sh/gpu-memory: 1300Mi, koordinator.sh/gpu-core: 10",
-            "",
-            1300,
-        ),
-        ("kubeshare", "cpu: 10m", labels, 1200),
-        (
-            "kai",
-            "cpu: 10m",
-            "annotations: {gpu-fraction: \"0.1\"}",
-            1627,
-        ),
-        (
-            "sublet",
-            "sublet.dev/gpu-memory: 1400Mi, sublet.dev/gpu-compute: 20",
-            "",
-            1400,
-        ),
-    ];
-    // The API server asks the webhook from about a second after it was told to.
-    let (_, limits, metadata, _) = pods[4];
-    let limits = [limits];
-    let tried = yaml::Pod {
-        metadata,
-        ..pod("tried", &limits)
-    };
-    let dry = ["apply", "--filename=-", "--dry-run=server", "--output=yaml"];
-    eventually(|| {
-        let made = cluster.kubectl_with_input(&dry, &tried.yaml())?;
-        ensure!(made.contains("sublet.dev/gpu-slot"), "{made}");
-        Ok(())
-    })?;
+    until_pods_are_completed(&node)?;
     let stage = stage(&node)?;
-    for (name, limits, metadata, _) in pods {
+    for (name, limits, metadata, _) in PODS {
         cluster.apply(&pod_with(name, metadata, limits, &stage, HOLD))?;
         node.until_running(name)?;
     }
-    // KubeShare 1's own kind of object. Its pod mounts a folder of the host, as the others do.
-    let allowed = "sublet.dev/privileged-sharepods=allowed";
-    cluster.kubectl(&["label", "namespace", "default", allowed])?;
-    let metadata = "annotations: {kubeshare/gpu_request: \"0.1\", kubeshare/gpu_limit: \"1.0\", \
-                    kubeshare/gpu_mem: \"1572864000\"}";
-    let share_pod = pod_with("sharepod", metadata, "cpu: 10m", &stage, HOLD);
-    let share_pod = share_pod.replace(
-        "apiVersion: v1\nkind: Pod\n",
-        "apiVersion: kubeshare.nthu/v1\nkind: SharePod\n",
-    );
-    cluster.apply(&share_pod)?;
-    let all = pods.map(|(name, _, _, memory)| (name, memory));
+    create_share_pod(&node, &stage)?;
+    let all = PODS.map(|(name, _, _, memory)| (name, memory));
     for (name, memory) in all.into_iter().chain([("sharepod", 1500)]) {
         let object = node.until_running(name)?;
         assert_eq!(share_of(&object)?, (0, memory), "{name}");
@@ -128,6 +118,50 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
         assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0], "{name}");
         check_limit(&node, name, memory)?;
     }
+    results_are_written_for_each_system(&node)?;
+    let mixed = pod("mixed", &["aliyun.com/gpu-mem: 1, nvidia.com/gpumem: 1"]);
+    let refused = cluster.apply(&mixed.yaml()).unwrap_err().to_string();
+    assert!(
+        refused.contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpumem`"),
+        "{refused}"
+    );
+    cluster.kubectl(&["delete", "sharepods,pods", "--all"])?;
+    Ok(())
+}
+
+/// The API server asks the webhook from about a second after it was told to.
+fn until_pods_are_completed(node: &GpuNode) -> Result<()> {
+    let (_, limits, metadata, _) = KAI;
+    let limits = [limits];
+    let tried = yaml::Pod {
+        metadata,
+        ..pod("tried", &limits)
+    };
+    let dry = ["apply", "--filename=-", "--dry-run=server", "--output=yaml"];
+    eventually(|| {
+        let made = node.world.cluster.kubectl_with_input(&dry, &tried.yaml())?;
+        ensure!(made.contains("sublet.dev/gpu-slot"), "{made}");
+        Ok(())
+    })
+}
+
+/// KubeShare 1's own kind of object. Its pod mounts a folder of the host, as the others do.
+fn create_share_pod(node: &GpuNode, stage: &Path) -> Result<()> {
+    let cluster = &node.world.cluster;
+    let allowed = "sublet.dev/privileged-sharepods=allowed";
+    cluster.kubectl(&["label", "namespace", "default", allowed])?;
+    let metadata = "annotations: {kubeshare/gpu_request: \"0.1\", kubeshare/gpu_limit: \"1.0\", \
+                    kubeshare/gpu_mem: \"1572864000\"}";
+    let share_pod = pod_with("sharepod", metadata, "cpu: 10m", stage, HOLD);
+    let share_pod = share_pod.replace(
+        "apiVersion: v1\nkind: Pod\n",
+        "apiVersion: kubeshare.nthu/v1\nkind: SharePod\n",
+    );
+    cluster.apply(&share_pod).map(drop)
+}
+
+/// Annotations that the tools of these systems read.
+fn results_are_written_for_each_system(node: &GpuNode) -> Result<()> {
     let annotation = |name: &str, key: &str| -> Result<String> {
         let object = node.until_running(name)?;
         let text = object["metadata"]["annotations"][key].as_str();
@@ -144,13 +178,5 @@ fn pods_of_six_dialects_share_one_card() -> Result<()> {
         "0"
     );
     assert_eq!(annotation("kubeshare", "sharedgpu/gpu_uuid")?, *uuid);
-
-    let mixed = pod("mixed", &["aliyun.com/gpu-mem: 1, nvidia.com/gpumem: 1"]);
-    let refused = cluster.apply(&mixed.yaml()).unwrap_err().to_string();
-    assert!(
-        refused.contains("`aliyun.com/gpu-mem` and for `nvidia.com/gpumem`"),
-        "{refused}"
-    );
-    cluster.kubectl(&["delete", "sharepods,pods", "--all"])?;
     Ok(())
 }

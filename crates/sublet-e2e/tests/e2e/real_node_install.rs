@@ -383,52 +383,16 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
         return Ok(());
     };
     let chart = chart_folder(repository()).display().to_string();
-    let values = site.values()?.display().to_string();
     let sublet = PathBuf::from(std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?);
     let state = site.node.dir().join("sublet");
     let stage = stage_below(&state, &sublet)?;
     let before = site.objects()?;
 
-    let began = Instant::now();
-    let install = [
-        "install",
-        "sublet",
-        &chart,
-        "--create-namespace",
-        "--values",
-        &values,
-    ];
-    let told = site.helm(&[&install[..], &WAIT].concat())?;
-    ensure!(
-        told.contains("kubectl label node NODE gpushare=true"),
-        "{told}"
-    );
-    let installed = began.elapsed().as_secs_f64();
-    site.start_pod("first", &stage)?;
-    let first = began.elapsed().as_secs_f64();
-    println!("helm install --wait: {installed:.1} s; install to first pod: {first:.1} s");
-    site.only_image(FIRST)?;
-    site.check_pod("first")?;
+    installs(&site, &chart, &stage)?;
     site.check_seen_from_afar("first", &sublet)?;
-
     site.check_no_second_release(&chart)?;
-    let more = format!("image.tag={SECOND},scheduler.policy=binpack");
-    let upgrade = [
-        "upgrade",
-        "sublet",
-        &chart,
-        "--reset-then-reuse-values",
-        "--set",
-        &more,
-    ];
     let certificates = site.certificates()?;
-    let flow = Flow::start(&site)?;
-    site.helm(&[&upgrade[..], &WAIT].concat())?;
-    site.only_image(SECOND)?;
-    flow.end()?;
-    site.check_pod("first")?;
-    site.start_pod("second", &stage)?;
-    site.check_pod("second")?;
+    upgrades(&site, &chart, &stage)?;
     ensure!(
         site.certificates()? == certificates,
         "the upgrade emptied it"
@@ -443,16 +407,65 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     site.check_pod("second")?;
     site.cluster.kubectl(&["delete", "pod", "second"])?;
     site.check_standstill("first")?;
-
     site.cluster.apply(FLAVOR)?;
     assert_eq!(audit::forbidden(&site.cluster)?, []);
+    leaves_what_users_made(&site, &before)
+}
+
+/// The first pod runs under its limit.
+fn installs(site: &Site, chart: &str, stage: &Path) -> Result<()> {
+    let values = site.values()?.display().to_string();
+    let began = Instant::now();
+    let install = [
+        "install",
+        "sublet",
+        chart,
+        "--create-namespace",
+        "--values",
+        &values,
+    ];
+    let told = site.helm(&[&install[..], &WAIT].concat())?;
+    ensure!(
+        told.contains("kubectl label node NODE gpushare=true"),
+        "{told}"
+    );
+    let installed = began.elapsed().as_secs_f64();
+    site.start_pod("first", stage)?;
+    let first = began.elapsed().as_secs_f64();
+    println!("helm install --wait: {installed:.1} s; install to first pod: {first:.1} s");
+    site.only_image(FIRST)?;
+    site.check_pod("first")
+}
+
+/// Pods come and go meanwhile; the first stays as it is, and a second starts.
+fn upgrades(site: &Site, chart: &str, stage: &Path) -> Result<()> {
+    let more = format!("image.tag={SECOND},scheduler.policy=binpack");
+    let upgrade = [
+        "upgrade",
+        "sublet",
+        chart,
+        "--reset-then-reuse-values",
+        "--set",
+        &more,
+    ];
+    let flow = Flow::start(site)?;
+    site.helm(&[&upgrade[..], &WAIT].concat())?;
+    site.only_image(SECOND)?;
+    flow.end()?;
+    site.check_pod("first")?;
+    site.start_pod("second", stage)?;
+    site.check_pod("second")
+}
+
+/// A removal takes the rest. `before`: objects before there was a release.
+fn leaves_what_users_made(site: &Site, before: &BTreeSet<String>) -> Result<()> {
     let told = site.helm(&[&["uninstall", "sublet"][..], &WAIT].concat())?;
     for kept in ["gpuflavors.sublet.dev", "sharepods.kubeshare.nthu"] {
         ensure!(told.contains(kept), "{told}");
     }
     eventually(|| {
         let now = site.objects()?;
-        let left: Vec<&str> = now.difference(&before).map(String::as_str).collect();
+        let left: Vec<&str> = now.difference(before).map(String::as_str).collect();
         ensure!(left == STAY, "{left:?}");
         Ok(())
     })?;

@@ -167,11 +167,30 @@ fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()>
     };
     node.until_allocatable(MEMORY, 2 * CARD)?;
     node.until_identity("nri")?;
-    let cluster = &node.world.cluster;
-    // Three equal pods with two equal containers each, which no other means can tell apart.
+    equal_containers_of_equal_pods_are_told_apart(&node)?;
+    what_a_pod_needs_is_there_before_the_runtime_asks(&node)?;
+    nothing_starts_while_the_agent_is_away(&node)?;
+    nothing_starts_while_the_agent_does_not_answer(&node)?;
+    // A pod that somebody else sent here has no card.
+    let spec = format!("nodeName: {}", node.name());
+    let stray = yaml::Pod {
+        name: "stray",
+        limits: &["aliyun.com/gpu-mem: 50"],
+        spec: &spec,
+        ..yaml::Pod::default()
+    };
+    node.world.cluster.apply(&stray.yaml())?;
+    let why = until_refused(&node, "stray")?;
+    ensure!(why.contains("default/stray has no card"), "{why}");
+    assert_eq!(audit::forbidden(&node.world.cluster)?, []);
+    Ok(())
+}
+
+/// Three equal pods with two equal containers each, which no other means can tell apart.
+fn equal_containers_of_equal_pods_are_told_apart(node: &GpuNode) -> Result<()> {
     let pods = ["a", "b", "c"];
     let yaml: String = pods.map(|name| obedient(name, 2)).concat();
-    cluster.apply(&yaml)?;
+    node.world.cluster.apply(&yaml)?;
     for pod in pods {
         let object = node.until_running(pod)?;
         let text = &object["metadata"]["annotations"]["required-plugins.noderesource.dev"];
@@ -188,11 +207,15 @@ fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()>
             Ok(())
         })?;
     }
-    what_a_pod_needs_is_there_before_the_runtime_asks(&node)?;
-    // The agent is away, and a container must start again.
+    Ok(())
+}
+
+/// The agent is away, and a container must start again.
+fn nothing_starts_while_the_agent_is_away(node: &GpuNode) -> Result<()> {
+    let cluster = &node.world.cluster;
     cluster.kill(AGENT, Signal::KILL)?;
     cluster.kubectl(&["exec", "a", "-c", "c0", "--", "sh", "-c", "kill 1"])?;
-    let why = until_refused(&node, "a")?;
+    let why = until_refused(node, "a")?;
     ensure!(
         why.contains("required plugin \"sublet\" not present"),
         "{why}"
@@ -202,10 +225,14 @@ fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()>
     let object = node.until_running("a")?;
     let inside = node.environment("a", "c0")?;
     assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
-
-    // It is there and does not answer: the runtime gives up on it, and its own rule counts the plugin
-    // as asked. The container does not start all the same.
     assert_eq!(object["status"]["containerStatuses"][1]["restartCount"], 0);
+    Ok(())
+}
+
+/// The agent is there and does not answer: the runtime gives up on it, and its own rule counts the
+/// plugin as asked. The container does not start all the same.
+fn nothing_starts_while_the_agent_does_not_answer(node: &GpuNode) -> Result<()> {
+    let cluster = &node.world.cluster;
     cluster.kill(AGENT, Signal::STOP)?;
     cluster.kubectl(&["exec", "b", "-c", "c0", "--", "sh", "-c", "kill 1"])?;
     let why = eventually(|| {
@@ -222,18 +249,5 @@ fn a_container_that_the_agent_was_not_asked_about_does_not_start() -> Result<()>
     node.until_running("b")?;
     let inside = node.environment("b", "c0")?;
     assert_eq!(inside["NVIDIA_VISIBLE_DEVICES"], node.uuids()[0]);
-
-    // A pod that somebody else sent here has no card.
-    let spec = format!("nodeName: {}", node.name());
-    let stray = yaml::Pod {
-        name: "stray",
-        limits: &["aliyun.com/gpu-mem: 50"],
-        spec: &spec,
-        ..yaml::Pod::default()
-    };
-    cluster.apply(&stray.yaml())?;
-    let why = until_refused(&node, "stray")?;
-    ensure!(why.contains("default/stray has no card"), "{why}");
-    assert_eq!(audit::forbidden(cluster)?, []);
     Ok(())
 }

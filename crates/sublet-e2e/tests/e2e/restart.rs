@@ -45,6 +45,9 @@ fn shows(machine: &Machine, jobs: &[(&str, u64)]) -> Result<Value> {
     Ok(top)
 }
 
+/// Jobs that are there while the arbiter is killed. `hammer` may end by itself; the others do not.
+const JOBS: [&str; 3] = ["hammer", "holder", "train"];
+
 #[test]
 fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
@@ -57,56 +60,26 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
     holder.report()?;
     let train = "train --steps 100000000 --kernels 1 --microseconds 50 --keep 64MiB";
     let train = Running::start(&mut machine.job("--memory 128MiB --name train", train))?;
-    let names = ["hammer", "holder", "train"];
     // One that meets no arbiter at its start is refused, and that is another test.
     until("all jobs to have begun", || {
         let top = machine.top()?;
         let rows = top["tenants"].as_array().context("no list")?;
         let begun = |row: &&Value| row["pids"].as_array().is_some_and(|pids| pids.len() == 1);
-        ensure!(rows.iter().filter(begun).count() == names.len(), "{top}");
+        ensure!(rows.iter().filter(begun).count() == JOBS.len(), "{top}");
         Ok(())
     })?;
     let mut times = Vec::new();
     let mut is_hammering = true;
     for round in 0..4 {
-        let before = machine.arbiter()?;
         let signal = if round % 2 == 0 {
             Signal::KILL
         } else {
             Signal::TERM
         };
         let begin = Instant::now();
-        kill_process(before, signal)?;
-        // It takes no command to bring it back: the jobs do.
-        let top = until("all jobs to be back in top", || {
-            ensure!(machine.arbiter()? != before, "the old one");
-            let top = machine.top()?;
-            is_hammering &= !hammer.has_ended()?;
-            for name in names
-                .iter()
-                .filter(|name| is_hammering || **name != "hammer")
-            {
-                let mut rows = top["tenants"].as_array().into_iter().flatten();
-                let row = rows.find(|row| row["name"] == *name);
-                let row = row.with_context(|| format!("no {name} in {top}"))?;
-                ensure!(row["pids"].as_array().map(Vec::len) == Some(1), "{top}");
-            }
-            Ok(top)
-        })?;
+        let top = all_come_back_after(&machine, signal, &mut hammer, &mut is_hammering)?;
         times.push(begin.elapsed().as_millis());
-        for row in top["tenants"].as_array().into_iter().flatten() {
-            let (used, limit) = (&row["memoryUsedMiB"], &row["memoryLimitMiB"]);
-            assert!(number(used)? <= number(limit)?, "{row}");
-        }
-        assert_eq!(machine.tenant("holder")?["memoryUsedMiB"], 256);
-        assert!(machine.card(0)?.used <= mib(128 + 256 + 128));
-        // And a new job gets what it asks for, less what a context is thought to cost by then.
-        let next = machine.report("--memory 256MiB", "alloc --until-oom")?;
-        let bytes = number(&next["bytes"])?;
-        assert!(
-            (mib(128)..=mib(256)).contains(&bytes),
-            "round {round}: {next}"
-        );
+        limits_hold(&machine, &top, round)?;
     }
     println!("killed to all jobs shown again, ms: {times:?}; still hammering: {is_hammering}");
     if !is_hammering {
@@ -123,6 +96,51 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
     assert_eq!(holder.end()?.code, Some(0));
     until("an empty machine", || shows(&machine, &[]).map(drop))?;
     assert_eq!(machine.card(0)?.used, 0);
+    Ok(())
+}
+
+/// Ends the arbiter and returns what the next one shows. It takes no command to bring it back: the
+/// jobs do.
+fn all_come_back_after(
+    machine: &Machine,
+    signal: Signal,
+    hammer: &mut Running,
+    is_hammering: &mut bool,
+) -> Result<Value> {
+    let before = machine.arbiter()?;
+    kill_process(before, signal)?;
+    until("all jobs to be back in top", || {
+        ensure!(machine.arbiter()? != before, "the old one");
+        let top = machine.top()?;
+        *is_hammering &= !hammer.has_ended()?;
+        for name in JOBS {
+            if name == "hammer" && !*is_hammering {
+                continue;
+            }
+            let mut rows = top["tenants"].as_array().into_iter().flatten();
+            let row = rows.find(|row| row["name"] == name);
+            let row = row.with_context(|| format!("no {name} in {top}"))?;
+            ensure!(row["pids"].as_array().map(Vec::len) == Some(1), "{top}");
+        }
+        Ok(top)
+    })
+}
+
+/// No job has more than its limit, and a new job gets what it asks for, less what a context is
+/// thought to cost by then.
+fn limits_hold(machine: &Machine, top: &Value, round: u32) -> Result<()> {
+    for row in top["tenants"].as_array().into_iter().flatten() {
+        let (used, limit) = (&row["memoryUsedMiB"], &row["memoryLimitMiB"]);
+        assert!(number(used)? <= number(limit)?, "{row}");
+    }
+    assert_eq!(machine.tenant("holder")?["memoryUsedMiB"], 256);
+    assert!(machine.card(0)?.used <= mib(128 + 256 + 128));
+    let next = machine.report("--memory 256MiB", "alloc --until-oom")?;
+    let bytes = number(&next["bytes"])?;
+    assert!(
+        (mib(128)..=mib(256)).contains(&bytes),
+        "round {round}: {next}"
+    );
     Ok(())
 }
 

@@ -326,54 +326,10 @@ fn pods_that_nobody_completed_are_made_anew_once() -> Result<()> {
     let ports = world.start_controller(&[])?;
     until_asked(&world)?;
     world.call_webhook_at(free_port()?)?;
-    let own = json!({"sublet.dev/gpu-memory": "4Gi"});
-    eventually(|| {
-        let part = named(
-            pod("asked", "default", &json!({PART: "1"})),
-            "sublet-scheduler",
-        );
-        ensure!(field(&tried(&world, &part)?).is_none(), "it is still asked");
-        Ok(())
-    })?;
+    until_not_asked(&world)?;
 
-    let limits = ["sublet.dev/gpu-memory: 4Gi"];
-    let many = yaml::Pod {
-        name: "lacking",
-        limits: &limits,
-        ..yaml::Pod::default()
-    };
-    world.cluster.apply(&many.deployment(2))?;
-    make(
-        &world,
-        &named(pod("lone", "default", &own), "sublet-scheduler"),
-    )?;
-    let mut job = named(pod("", "default", &own), "sublet-scheduler");
-    job["spec"]["restartPolicy"] = json!("Never");
-    let job = json!({
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"},
-        "spec": {"template": {
-            "metadata": {"labels": {"of": "once"}}, "spec": job["spec"],
-        }},
-    });
-    make(&world, &job)?;
-    let both = |pods: BTreeMap<String, bool>| {
-        ensure!(pods.len() == 2, "{pods:?}");
-        Ok(pods)
-    };
-    let first = eventually(|| both(lacking(&world)?))?;
-    let second = eventually(|| {
-        let pods = both(lacking(&world)?)?;
-        ensure!(
-            pods.keys().all(|name| !first.contains_key(name)),
-            "{pods:?}"
-        );
-        Ok(pods)
-    })?;
-    ensure!(second.values().all(|has| !has), "{second:?}");
-    for name in second.keys() {
-        until_advised(&world, name, "it was made anew already, and lacks it again")?;
-    }
-    ensure!(lacking(&world)? == second, "made anew twice");
+    make_pods_that_lack_a_slot(&world)?;
+    replicas_are_made_anew_once(&world)?;
     until_advised(&world, "lone", "delete the pod and create it again")?;
     let of_job = world.get(&["pods", "--selector=of=once"])?;
     let of_job = of_job["items"][0]["metadata"]["name"]
@@ -389,20 +345,81 @@ fn pods_that_nobody_completed_are_made_anew_once() -> Result<()> {
     world
         .cluster
         .kubectl(&["scale", "deployment/lacking", "--replicas=3"])?;
+    until_all_replicas_have_slots(&world)?;
+    // Nothing that waits for something else goes.
+    world.get(&["pod", "lone"]).map(drop)
+}
+
+fn until_not_asked(world: &World) -> Result<()> {
+    eventually(|| {
+        let part = named(
+            pod("asked", "default", &json!({PART: "1"})),
+            "sublet-scheduler",
+        );
+        ensure!(field(&tried(world, &part)?).is_none(), "it is still asked");
+        Ok(())
+    })
+}
+
+/// Makes two pods of a Deployment, one that nobody looks after, and one of a Job.
+fn make_pods_that_lack_a_slot(world: &World) -> Result<()> {
+    let many = yaml::Pod {
+        name: "lacking",
+        limits: &["sublet.dev/gpu-memory: 4Gi"],
+        ..yaml::Pod::default()
+    };
+    world.cluster.apply(&many.deployment(2))?;
+    let own = json!({"sublet.dev/gpu-memory": "4Gi"});
+    make(
+        world,
+        &named(pod("lone", "default", &own), "sublet-scheduler"),
+    )?;
+    let mut job = named(pod("", "default", &own), "sublet-scheduler");
+    job["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once"},
+        "spec": {"template": {
+            "metadata": {"labels": {"of": "once"}}, "spec": job["spec"],
+        }},
+    });
+    make(world, &job)
+}
+
+fn replicas_are_made_anew_once(world: &World) -> Result<()> {
+    let both = |pods: BTreeMap<String, bool>| {
+        ensure!(pods.len() == 2, "{pods:?}");
+        Ok(pods)
+    };
+    let first = eventually(|| both(lacking(world)?))?;
+    let second = eventually(|| {
+        let pods = both(lacking(world)?)?;
+        ensure!(
+            pods.keys().all(|name| !first.contains_key(name)),
+            "{pods:?}"
+        );
+        Ok(pods)
+    })?;
+    ensure!(second.values().all(|has| !has), "{second:?}");
+    for name in second.keys() {
+        until_advised(world, name, "it was made anew already, and lacks it again")?;
+    }
+    ensure!(lacking(world)? == second, "made anew twice");
+    Ok(())
+}
+
+/// The controller looks at them when something changes, or every few minutes.
+fn until_all_replicas_have_slots(world: &World) -> Result<()> {
     let mut look = 0;
     eventually(|| {
-        // They are looked at when something changes, or every few minutes.
         look += 1;
         let whom = ["label", "pods", "--selector=app=lacking", "--overwrite"];
         world
             .cluster
             .kubectl(&[&whom[..], &[&format!("look={look}")]].concat())?;
-        let pods = lacking(&world)?;
+        let pods = lacking(world)?;
         ensure!(pods.len() == 3 && pods.values().all(|has| *has), "{pods:?}");
         Ok(())
-    })?;
-    // Nothing that waits for something else goes.
-    world.get(&["pod", "lone"]).map(drop)
+    })
 }
 
 /// The name of the cluster's own scheduler.

@@ -121,7 +121,7 @@ fn row_09_both_libraries_say_the_same_of_memory() -> Result<()> {
     };
     let mut calls = machine.calls("--memory 1GiB --gpus 2 --name job")?;
     calls.play("cuInit 0\nnvmlInit_v2\nset memory struct:40:33554472")?;
-    for card in 0..2_u64 {
+    for card in 0..2 {
         calls.play(&format!(
             "
             cuDevicePrimaryCtxRetain &ctx {card}
@@ -131,40 +131,10 @@ fn row_09_both_libraries_say_the_same_of_memory() -> Result<()> {
             nvmlDeviceGetHandleByPciBusId_v2 uuid &device
             "
         ))?;
+        let mut sum = 0;
         for taken in [0, 300, 100, 600] {
-            calls.play(&format!(
-                "
-                {}
-                cuMemGetInfo_v2 &free &total
-                cuDeviceTotalMem_v2 &whole {card}
-                nvmlDeviceGetMemoryInfo_v2 device memory
-                print total -> 1073741824
-                print whole -> 1073741824
-                word memory 8 -> 1073741824
-                word memory 12 -> 0
-                ",
-                if taken == 0 {
-                    String::new()
-                } else {
-                    format!("cuMemAlloc_v2 &a{taken} {taken}M")
-                }
-            ))?;
-            let free = calls.number("print free")?;
-            // nvmlMemory_v2_t: version, total, reserved, free, used.
-            let reserved = calls.number("word memory 16")?;
-            let nvml_free = calls.number("word memory 24")?;
-            let nvml_used = calls.number("word memory 32")?;
-            assert_eq!(
-                (free, nvml_used),
-                (nvml_free, mib(1024) - free),
-                "{card} {taken}"
-            );
-            assert_eq!(reserved, 0, "{card} {taken}");
-            let sum: u64 = [0, 300, 100, 600]
-                .iter()
-                .take_while(|step| **step != taken)
-                .sum();
-            assert_eq!(free, mib(1024 - sum - taken), "{card} {taken}");
+            sum += taken;
+            takes_and_both_agree(&mut calls, card, taken, sum)?;
         }
     }
     let row = machine.tenant("job")?;
@@ -186,6 +156,40 @@ fn row_09_both_libraries_say_the_same_of_memory() -> Result<()> {
         (&json!(mib(8192)), &json!(mib(8192))),
         "{report}"
     );
+    Ok(())
+}
+
+/// Takes so many MiB, if any, and has taken `sum` of 1024 MiB with them.
+fn takes_and_both_agree(calls: &mut Calls, card: u64, taken: u64, sum: u64) -> Result<()> {
+    let take = if taken == 0 {
+        String::new()
+    } else {
+        format!("cuMemAlloc_v2 &a{taken} {taken}M")
+    };
+    calls.play(&format!(
+        "
+        {take}
+        cuMemGetInfo_v2 &free &total
+        cuDeviceTotalMem_v2 &whole {card}
+        nvmlDeviceGetMemoryInfo_v2 device memory
+        print total -> 1073741824
+        print whole -> 1073741824
+        word memory 8 -> 1073741824
+        word memory 12 -> 0
+        "
+    ))?;
+    let free = calls.number("print free")?;
+    // nvmlMemory_v2_t: version, total, reserved, free, used.
+    let reserved = calls.number("word memory 16")?;
+    let nvml_free = calls.number("word memory 24")?;
+    let nvml_used = calls.number("word memory 32")?;
+    assert_eq!(
+        (free, nvml_used),
+        (nvml_free, mib(1024) - free),
+        "{card} {taken}"
+    );
+    assert_eq!(reserved, 0, "{card} {taken}");
+    assert_eq!(free, mib(1024 - sum), "{card} {taken}");
     Ok(())
 }
 

@@ -107,6 +107,19 @@ fn whole_cards_wait_for_the_label_that_the_refusal_names_and_none_is_given_twice
             &json!({"koordinator.sh/gpu": "100"}),
         ),
     ]);
+    all_are_told_of_the_label(&world, &pods)?;
+    world
+        .cluster
+        .kubectl(&["delete", "pods", "--all", "--now"])?;
+    world
+        .cluster
+        .kubectl(&["label", "node", "n1", "sublet.dev/sharing=both"])?;
+    all_are_placed(&world, &pods)?;
+    the_last_card_is_for_parts_or_for_one_pod(&world)?;
+    cards_change_hands(&world)
+}
+
+fn all_are_told_of_the_label(world: &World, pods: &BTreeMap<String, Value>) -> Result<()> {
     for pod in pods.values() {
         world.cluster.apply(&pod.to_string())?;
     }
@@ -117,14 +130,11 @@ fn whole_cards_wait_for_the_label_that_the_refusal_names_and_none_is_given_twice
             "{name}: {words}"
         );
     }
+    Ok(())
+}
 
-    world
-        .cluster
-        .kubectl(&["delete", "pods", "--all", "--now"])?;
-    world
-        .cluster
-        .kubectl(&["label", "node", "n1", "sublet.dev/sharing=both"])?;
-    // Whose card has a name comes first: others take any.
+/// The pod that names its card comes first: others take any.
+fn all_are_placed(world: &World, pods: &BTreeMap<String, Value>) -> Result<()> {
     let names_a_card = |pod: &Value| {
         let annotations = &pod["metadata"]["annotations"];
         annotations["nvidia.com/use-gpuuuid"].is_string()
@@ -139,42 +149,49 @@ fn whole_cards_wait_for_the_label_that_the_refusal_names_and_none_is_given_twice
             world.until_placed(name).with_context(|| (*name).clone())?;
         }
     }
-    let cards = grants(&world)?;
+    let cards = grants(world)?;
     assert_eq!(cards.len(), 15, "{cards:?}");
     assert!(cards.values().all(|grants| grants.len() == 1), "{cards:?}");
+    Ok(())
+}
 
-    // By the sums of the node all of its memory is there for parts, and a card for a whole one.
-    let part = |name: &'static str, limit: &'static str| {
-        let limits = [limit];
-        let pod = yaml::Pod {
-            name,
-            limits: &limits,
-            ..yaml::Pod::default()
-        };
-        world.cluster.apply(&pod.yaml())
+/// Creates a pod with this limit.
+fn create(world: &World, name: &str, limit: &str) -> Result<()> {
+    let pod = yaml::Pod {
+        name,
+        limits: &[limit],
+        ..yaml::Pod::default()
     };
-    part("half", "aliyun.com/gpu-mem: 20480")?;
+    world.cluster.apply(&pod.yaml()).map(drop)
+}
+
+/// The sums of the node say that all of its memory is there for parts, and a card for a whole one.
+fn the_last_card_is_for_parts_or_for_one_pod(world: &World) -> Result<()> {
+    create(world, "half", "aliyun.com/gpu-mem: 20480")?;
     world.until_placed("half")?;
-    part("whole", "nvidia.com/gpu: 1")?;
+    create(world, "whole", "nvidia.com/gpu: 1")?;
     let words = world.until_refused("whole")?;
     ensure!(words.contains("node has fewer than 1 idle GPU"), "{words}");
-    part("more", "aliyun.com/gpu-mem: 20481")?;
+    create(world, "more", "aliyun.com/gpu-mem: 20481")?;
     let words = world.until_refused("more")?;
     ensure!(words.contains("no GPU has 20481 MiB free"), "{words}");
-    let cards = grants(&world)?;
+    let cards = grants(world)?;
     assert_eq!(cards.len(), usize::from(CARDS), "{cards:?}");
     assert!(cards.values().all(|grants| grants.len() == 1), "{cards:?}");
+    Ok(())
+}
 
-    // A card changes hands, from one whole to another and from parts to a whole one.
+/// A card goes from one whole pod to another, and one from parts to a whole pod.
+fn cards_change_hands(world: &World) -> Result<()> {
     world
         .cluster
         .kubectl(&["delete", "pod", "more", "koordinator", "--now"])?;
     world.until_placed("whole")?;
-    part("last", "nvidia.com/gpu: 1")?;
+    create(world, "last", "nvidia.com/gpu: 1")?;
     world.until_refused("last")?;
     world.cluster.kubectl(&["delete", "pod", "half", "--now"])?;
     world.until_placed("last")?;
-    let cards = grants(&world)?;
+    let cards = grants(world)?;
     assert!(cards.values().all(|grants| grants.len() == 1), "{cards:?}");
     Ok(())
 }

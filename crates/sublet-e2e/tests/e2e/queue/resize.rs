@@ -128,6 +128,29 @@ fn nobody_went(recorder: Recorder, name: &str) -> Result<Vec<(String, Happened)>
     Ok(seen.log)
 }
 
+fn mpi_job() -> Value {
+    json!({
+        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob",
+        "metadata": {"name": "pi", "namespace": "mpi"},
+        "spec": {
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"suspend": true},
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "template": template()},
+                "Worker": {"replicas": 2, "template": template()},
+            },
+        },
+    })
+}
+
+/// Labels that mpi-operator writes on the pods of a role.
+fn mpi_labels(role: &str) -> Value {
+    json!({
+        "training.kubeflow.org/operator-name": "mpi-operator",
+        "training.kubeflow.org/job-name": "pi", "training.kubeflow.org/job-role": role,
+    })
+}
+
 /// The launcher of an MPIJob is made when all its workers run, as mpi-operator does it for
 /// `WaitForWorkersReady`. Nobody waits for it, and nobody else gets its place.
 #[test]
@@ -139,19 +162,7 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
     nodes(&world, &[("n1", 3)])?;
     world.cluster.apply(&namespace("mpi"))?;
     let recorder = record(&world)?;
-    let manifest = json!({
-        "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob",
-        "metadata": {"name": "pi", "namespace": "mpi"},
-        "spec": {
-            "launcherCreationPolicy": "WaitForWorkersReady",
-            "runPolicy": {"suspend": true},
-            "mpiReplicaSpecs": {
-                "Launcher": {"replicas": 1, "template": template()},
-                "Worker": {"replicas": 2, "template": template()},
-            },
-        },
-    });
-    world.cluster.apply(&format!("---\n{manifest}\n"))?;
+    world.cluster.apply(&format!("---\n{}\n", mpi_job()))?;
     let job = Operated {
         world: &world,
         kind: "mpijobs.kubeflow.org",
@@ -167,35 +178,40 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
         .cluster
         .apply(&(pod_group("rival", 1, "mpi") + &rival.pod("rival-0")))?;
     until_told(&world, "mpi", "rival", "position 1")?;
+    the_workers_run_and_the_launcher_s_place_is_written_down(&job)?;
+    the_launcher_comes_and_ends(&job)?;
+    let log = nobody_went(recorder, "pi-worker")?;
+    the_launcher_was_bound_before_the_rival(&log)?;
+    job.delete_pods(&["pi-worker-0", "pi-worker-1"])?;
+    until_running(&world, &[("rival", 1)])
+}
 
-    let labels = |role: &str| {
-        json!({
-            "training.kubeflow.org/operator-name": "mpi-operator",
-            "training.kubeflow.org/job-name": "pi", "training.kubeflow.org/job-role": role,
-        })
-    };
+fn the_workers_run_and_the_launcher_s_place_is_written_down(job: &Operated<'_>) -> Result<()> {
     for at in 0..2 {
-        let mut labels = labels("worker");
+        let mut labels = mpi_labels("worker");
         labels["training.kubeflow.org/replica-index"] = at.to_string().into();
         let name = format!("pi-worker-{at}");
         job.make(("v1", "Pod"), &name, &labels, &template()["spec"])?;
     }
-    until_running(&world, &[("pi", 2)])?;
-    // Its place is written down, and stays so.
-    let plan = world.get(&["gangplans"])?;
+    until_running(job.world, &[("pi", 2)])?;
+    // Its place stays written down.
+    let plan = job.world.get(&["gangplans"])?;
     let slots = &plan["items"][0]["spec"]["groups"][0]["slots"];
     ensure!(
         slots.as_array().is_some_and(|slots| slots.len() == 3),
         "{plan}"
     );
+    Ok(())
+}
 
+fn the_launcher_comes_and_ends(job: &Operated<'_>) -> Result<()> {
     let mut launcher = template();
-    launcher["metadata"] = json!({ "labels": labels("launcher") });
+    launcher["metadata"] = json!({ "labels": mpi_labels("launcher") });
     launcher["spec"]["restartPolicy"] = "Never".into();
     let spec = json!({ "template": launcher });
     job.make(("batch/v1", "Job"), "pi-launcher", &json!({}), &spec)?;
     eventually(|| {
-        let launcher = world.get(&["job", "pi-launcher", "-n", "mpi"])?;
+        let launcher = job.world.get(&["job", "pi-launcher", "-n", "mpi"])?;
         ensure!(
             launcher["status"]["completionTime"].is_string(),
             "{launcher}"
@@ -206,8 +222,10 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
         "conditions": [{"type": "Succeeded", "status": "True"}],
         "replicaStatuses": {"Launcher": {"succeeded": 1}},
     }});
-    job.patch(&ended, &["--subresource=status"])?;
-    let log = nobody_went(recorder, "pi-worker")?;
+    job.patch(&ended, &["--subresource=status"])
+}
+
+fn the_launcher_was_bound_before_the_rival(log: &[(String, Happened)]) -> Result<()> {
     let bound = |name: &str| {
         let is_it =
             |(pod, what): &(String, Happened)| pod.contains(name) && *what == Happened::Bound;
@@ -218,8 +236,43 @@ fn a_launcher_that_comes_after_its_workers_finds_its_place() -> Result<()> {
         bound("rival").is_none_or(|rival| rival > launched),
         "{log:?}"
     );
-    job.delete_pods(&["pi-worker-0", "pi-worker-1"])?;
-    until_running(&world, &[("rival", 1)])
+    Ok(())
+}
+
+/// A role of a PyTorchJob.
+fn pytorch_role(replicas: u32) -> Value {
+    let mut template = template();
+    template["spec"]["containers"][0]["name"] = "pytorch".into();
+    json!({ "replicas": replicas, "template": template })
+}
+
+fn pytorch_job() -> Value {
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": {"name": "train", "namespace": "torch"},
+        "spec": {
+            "runPolicy": {"suspend": true},
+            "pytorchReplicaSpecs": {"Master": pytorch_role(1), "Worker": pytorch_role(1)},
+        },
+    })
+}
+
+/// Makes a pod of the PyTorchJob, as its operator does.
+fn make_pytorch_pod(job: &Operated<'_>, role: &str, at: u32) -> Result<()> {
+    let labels = json!({
+        "training.kubeflow.org/job-name": "train",
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": at.to_string(),
+    });
+    let name = format!("train-{role}-{at}");
+    let wanted = pytorch_role(1);
+    job.make(("v1", "Pod"), &name, &labels, &wanted["template"]["spec"])
+}
+
+/// Changes the number of workers that the PyTorchJob asks for.
+fn ask_workers(job: &Operated<'_>, count: u32) -> Result<()> {
+    let specs = json!({ "Worker": {"replicas": count} });
+    job.patch(&json!({"spec": {"pytorchReplicaSpecs": specs}}), &[])
 }
 
 /// A PyTorchJob gets more workers, one of them without a card yet; then more than its operator
@@ -234,20 +287,7 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
     nodes(&world, &[("n1", 3)])?;
     world.cluster.apply(&namespace("torch"))?;
     let recorder = record(&world)?;
-    let role = |replicas: u32| {
-        let mut template = template();
-        template["spec"]["containers"][0]["name"] = "pytorch".into();
-        json!({ "replicas": replicas, "template": template })
-    };
-    let manifest = json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
-        "metadata": {"name": "train", "namespace": "torch"},
-        "spec": {
-            "runPolicy": {"suspend": true},
-            "pytorchReplicaSpecs": {"Master": role(1), "Worker": role(1)},
-        },
-    });
-    world.cluster.apply(&format!("---\n{manifest}\n"))?;
+    world.cluster.apply(&format!("---\n{}\n", pytorch_job()))?;
     let job = Operated {
         world: &world,
         kind: "pytorchjobs.kubeflow.org",
@@ -255,49 +295,8 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
         namespace: "torch",
     };
     job.until_released()?;
-    let spec = role(1)["template"]["spec"].clone();
-    let pod = |role: &str, at: u32| {
-        let labels = json!({
-            "training.kubeflow.org/job-name": "train",
-            "training.kubeflow.org/replica-type": role,
-            "training.kubeflow.org/replica-index": at.to_string(),
-        });
-        let name = format!("train-{role}-{at}");
-        job.make(("v1", "Pod"), &name, &labels, &spec)
-    };
-    let workers = |count: u32| {
-        let specs = json!({ "Worker": {"replicas": count} });
-        job.patch(&json!({"spec": {"pytorchReplicaSpecs": specs}}), &[])
-    };
-    pod("master", 0)?;
-    pod("worker", 0)?;
-    until_running(&world, &[("train", 2)])?;
-    workers(3)?;
-    pod("worker", 1)?;
-    pod("worker", 2)?;
-    until_running(&world, &[("train", 3)])?;
-    until_told(
-        &world,
-        "torch",
-        "train",
-        "it runs, and more of it wait: there is a place for 0 of",
-    )?;
-    nodes(&world, &[("n2", 2)])?;
-    until_running(&world, &[("train", 4)])?;
-
-    // One more that never comes: its place is kept, until it is not wanted any more.
-    workers(4)?;
-    let plans = || world.cluster.kubectl(&["get", "gangplans", "-o", "name"]);
-    eventually(|| {
-        ensure!(!plans()?.is_empty(), "nothing is promised");
-        Ok(())
-    })?;
-    workers(1)?;
-    eventually(|| {
-        let left = plans()?;
-        ensure!(left.is_empty(), "{left}");
-        Ok(())
-    })?;
+    two_more_workers_come_and_one_waits_for_a_node(&job)?;
+    a_place_is_kept_for_one_more_until_nobody_wants_it(&job)?;
     nobody_went(recorder, "train")?;
     job.delete_pods(&["train-worker-1", "train-worker-2"])?;
     let gang = Gang {
@@ -309,6 +308,41 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
         .cluster
         .apply(&(pod_group("next", 3, "torch") + &all))?;
     until_running(&world, &[("next", 3), ("train", 2)])
+}
+
+fn two_more_workers_come_and_one_waits_for_a_node(job: &Operated<'_>) -> Result<()> {
+    make_pytorch_pod(job, "master", 0)?;
+    make_pytorch_pod(job, "worker", 0)?;
+    until_running(job.world, &[("train", 2)])?;
+    ask_workers(job, 3)?;
+    make_pytorch_pod(job, "worker", 1)?;
+    make_pytorch_pod(job, "worker", 2)?;
+    until_running(job.world, &[("train", 3)])?;
+    until_told(
+        job.world,
+        "torch",
+        "train",
+        "it runs, and more of it wait: there is a place for 0 of",
+    )?;
+    nodes(job.world, &[("n2", 2)])?;
+    until_running(job.world, &[("train", 4)])
+}
+
+/// The one more never comes.
+fn a_place_is_kept_for_one_more_until_nobody_wants_it(job: &Operated<'_>) -> Result<()> {
+    ask_workers(job, 4)?;
+    let get = ["get", "gangplans", "-o", "name"];
+    let plans = || job.world.cluster.kubectl(&get);
+    eventually(|| {
+        ensure!(!plans()?.is_empty(), "nothing is promised");
+        Ok(())
+    })?;
+    ask_workers(job, 1)?;
+    eventually(|| {
+        let left = plans()?;
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
 }
 
 /// A batch Job whose parallelism is raised beyond what its quota may ever have, and lowered again.
