@@ -25,6 +25,8 @@ pub use gang::{
     is_pod_group, read_pod_group,
 };
 pub use gather::{Gathered, GroupProblem, GroupSources, MemberPod, QueuedGroup, gather};
+#[cfg(test)]
+pub(crate) use job::shipped as shipped_jobs;
 pub use job::{
     JOB_KINDS, JobApi, JobFacts, JobKind, JobMember, JobName, JobProgress, JobRole, JobShape,
     apis_of, job_kind, job_of, read_job,

@@ -97,7 +97,7 @@ fn the_shipped_policy_lets_the_controller_write_what_it_must() {
         .split_once("name: sublet-controller-jobs\n")
         .expect("a policy for jobs");
     let (groups, _) = jobs.split_once("resources:").expect("resources");
-    for kind in crate::group::JOB_KINDS {
+    for kind in crate::group::shipped_jobs() {
         let Some(suspend) = kind.suspend() else {
             continue;
         };

@@ -9,6 +9,8 @@ mod kubedl;
 mod kubeflow;
 mod leader_worker_set;
 mod mpi_job;
+#[cfg(test)]
+mod toy;
 mod train_job;
 
 use std::fmt;
@@ -41,6 +43,8 @@ pub const JOB_KINDS: &[&dyn JobKind] = &[
     &kubedl::MARS_JOB,
     &kubedl::ELASTIC_DL_JOB,
     &leader_worker_set::LeaderWorkerSet,
+    #[cfg(test)]
+    &toy::Toy,
 ];
 
 /// Rules and names of one kind of job.
@@ -204,6 +208,13 @@ pub struct JobFacts {
     pub is_preemptible: bool,
     /// Pods that it makes.
     pub shape: JobShape,
+}
+
+/// The kinds that users have: all but that of the tests.
+#[cfg(test)]
+pub(crate) fn shipped() -> impl Iterator<Item = &'static dyn JobKind> {
+    let all = JOB_KINDS.iter().copied();
+    all.filter(|kind| kind.word() != "toyjob")
 }
 
 /// Finds the kind of an object; any version of it, as the API server converts them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sublet_model::{MiB, Time, Unit};
 
-use super::{json, pod};
+use super::{json, pod, read};
 use crate::gang_plan::{GangPlan, PlanPhase, PlannedGroup, PlannedSlot};
 use crate::group::{
     Gathered, GroupSources, JobFacts, PodGroupFacts, ShapeMemo, gather, job_kind, read_job,
@@ -328,6 +328,42 @@ fn a_pod_whose_job_is_not_there_yet_does_not_start_alone() {
                {schedulerName: ours}}}}}]}}";
     let all = World::of(&[job(&owner), pod, set.to_owned()]).outline();
     assert_eq!(all, ["jobset/ns/s prio 0; s min 2: r 2/2"]);
+}
+
+/// Checks CONTRIBUTING: one file and one line make a kind of job known to all readers of jobs.
+#[test]
+fn a_kind_of_job_is_one_file_and_one_line() {
+    let held = "{apiVersion: toy.dev/v1, kind: ToyJob, metadata: {name: t, namespace: ns, uid: t}, \
+                spec: {suspend: true, replicas: 2, template: {spec: {schedulerName: ours}}}}";
+    let owner =
+        "ownerReferences: [{apiVersion: toy.dev/v1, kind: ToyJob, name: t, controller: true}]";
+
+    // It is a group before it has pods, and one patch lets it make them.
+    let suspended = World::of(&[held.to_owned()]);
+    let group = "toyjob/ns/t prio 0; t min 2: toy 2/2";
+    assert_eq!(suspended.outline(), [group]);
+    assert!(suspended.gather().groups[0].is_suspended);
+    let patch = serde_json::json!([
+        {"op": "test", "path": "/metadata/uid", "value": "t"},
+        {"op": "add", "path": "/spec/suspend", "value": false},
+    ]);
+    assert_eq!(suspended.jobs[0].switch(false), Some(patch));
+
+    // Its pods are its members, and none of them starts without it.
+    let released = held.replace("suspend: true", "suspend: false");
+    let world = World::of(&[released, ours("p", 1, owner, "nodeName: n1")]);
+    let expected = "toyjob/ns/t prio 0; t min 2: toy 2/2 0=n1";
+    assert_eq!(world.outline(), [expected]);
+    let early = World::of(&[ours("p", 1, owner, "")]).outline();
+    let wanted = "pod/ns/p: it belongs to toyjob/ns/t, which is not there";
+    assert!(
+        early.len() == 1 && early[0].starts_with(wanted),
+        "{early:?}"
+    );
+
+    // A field that cannot be read is named.
+    let error = read(&held.replace("replicas: 2", "replicas: many")).unwrap_err();
+    assert!(error.starts_with("field `spec.replicas`: "), "{error}");
 }
 
 #[test]
