@@ -22,7 +22,7 @@ fn philly_s_jobs_all_end_by_every_rule() {
     let pods = GzDecoder::new(File::open(trace("philly.csv.gz")).unwrap());
     let (pods, _) = read_pods(pods, &nodes, BadLines::Stop).unwrap();
     let mut useful = BTreeMap::new();
-    for discipline in DISCIPLINES {
+    for &discipline in DISCIPLINES {
         let name = discipline.name();
         let run = Replay {
             nodes: &nodes,

@@ -23,10 +23,13 @@ const INTERVAL: u64 = 300;
 
 /// Reads the name of a discipline.
 pub(super) fn discipline() -> impl TypedValueParser<Value = &'static dyn Discipline> {
-    let values = DISCIPLINES.map(|known| PossibleValue::new(known.name()).help(known.about()));
+    let value =
+        |known: &&'static dyn Discipline| PossibleValue::new(known.name()).help(known.about());
+    let values = DISCIPLINES.iter().map(value);
     // The parser lets no other name pass.
     PossibleValuesParser::new(values).map(|name| {
-        let known = DISCIPLINES.into_iter().find(|known| known.name() == name);
+        let mut all = DISCIPLINES.iter().copied();
+        let known = all.find(|known| known.name() == name);
         known.unwrap_or(DISCIPLINES[0])
     })
 }

@@ -3,7 +3,9 @@
 
 mod properties;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use super::*;
 use crate::trace::{BadLines, read_nodes, read_pods, read_quotas};
@@ -98,7 +100,7 @@ fn each_discipline_lets_others_pass_whom_its_rule_lets_pass() {
     // Two cards. One runs until 10. A job of two comes at 1 and waits. Then come small ones: of the
     // same tenant at 2, of another one at 3.
     let story = Story::new(&[2], &["1,0,10,a", "2,1,5,a", "1,2,3,a", "1,3,4,b"]);
-    for (discipline, told) in [
+    let rows = [
         ("fifo", "0 +0, 10 +1, 15 +2 +3"),
         ("backfill", "0 +0, 2 +2, 5 +3, 10 +1"),
         // Nobody of a passes the head of a; the head of b starts beside it.
@@ -108,10 +110,44 @@ fn each_discipline_lets_others_pass_whom_its_rule_lets_pass() {
         // Both cards are a's, which did most of the work and asks for them: b, whose part rounds to
         // nothing, waits for its turn although a card is free.
         ("sublet", "0 +0, 2 +2, 10 +1, 15 +3"),
-    ] {
+    ];
+    for (discipline, told) in rows {
         assert_eq!(story.told(discipline).0, told, "{discipline}");
     }
-    assert_eq!(DISCIPLINES.len(), 5, "each has its row");
+    assert_eq!(DISCIPLINES.len(), rows.len(), "each has its row");
+}
+
+/// Checks CONTRIBUTING: each file of the folder has one `mod` line, and each rule in it one line in
+/// the list.
+#[test]
+fn a_discipline_is_one_file_and_one_line() {
+    let source = include_str!("discipline.rs");
+    let (_, list) = source
+        .split_once("DISCIPLINES: &[&dyn Discipline] = &[\n")
+        .unwrap();
+    let (list, _) = list.split_once("];").unwrap();
+    let file_of = |line: &'static str| line.trim().strip_prefix('&')?.split("::").next();
+    let listed: Vec<&str> = list.lines().filter_map(file_of).collect();
+    assert_eq!(
+        listed.len(),
+        DISCIPLINES.len(),
+        "each has a line of its own"
+    );
+    let mods = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let mut mods: Vec<&str> = mods.collect();
+    mods.sort_unstable();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/replay/discipline");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        files.push(name.trim_end_matches(".rs").to_owned());
+    }
+    files.sort_unstable();
+    assert_eq!(mods, files);
+    let listed: BTreeSet<&str> = listed.into_iter().collect();
+    assert_eq!(Vec::from_iter(listed), files, "each file is in the list");
 }
 
 #[test]
