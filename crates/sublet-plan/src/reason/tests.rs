@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{
-    Ask, CardWishes, Count, GpuIndex, GpuUuid, HostPort, MiB, Milli, NodeName, Part, Parts, PodKey,
-    Sharing, TagConflict, Unit,
+    Ask, Bytes, CardWishes, Count, GpuIndex, GpuUuid, HostPort, MiB, Milli, MilliCpu, Models,
+    NodeName, Part, Parts, PodKey, Sharing, TagConflict, Unit,
 };
 
 use crate::stock::{Taint, TaintEffect};
@@ -223,22 +223,22 @@ fn all(n: u32) -> Vec<(Ask, Reason)> {
     .concat()
 }
 
+/// A line of a table: the word, whether waiting may help, and both texts.
+fn row(ask: &Ask, reason: &Reason) -> String {
+    let never = match reason.is_final() {
+        true => "never",
+        false => "not now",
+    };
+    let (word, short) = (reason.label(), Wire(reason, ask));
+    format!("{word} | {never} | {reason} | {short}")
+}
+
 #[test]
 fn each_reason_is_told_in_full_and_in_short() {
-    let table: Vec<String> = all(1)
+    let reasons = all(1);
+    let table: Vec<String> = reasons
         .iter()
-        .map(|(ask, reason)| {
-            let never = if reason.is_final() {
-                "never"
-            } else {
-                "not now"
-            };
-            format!(
-                "{} | {never} | {reason} | {}",
-                reason.label(),
-                Wire(reason, ask)
-            )
-        })
+        .map(|(ask, reason)| row(ask, reason))
         .collect();
     let expected = "\
 unknown_node | not now | the node is not known, or its GPU inventory cannot be read | the node is not known, or its GPU inventory cannot be read
@@ -287,6 +287,36 @@ fn a_claim_gets_at_most_ten_texts_however_many_nodes_there_are() {
         }
         assert!(texts.len() <= 10, "{ask:?}: {texts:#?}");
     }
+}
+
+/// Reasons for which no text differs with the cards that a claim asks.
+#[test]
+fn a_reason_beside_the_cards_is_told_in_full_and_in_short() {
+    let reasons = [
+        Reason::Model {
+            wanted: Models::new([Arc::from("a100")]),
+            node: Arc::from("t4"),
+        },
+        Reason::Cpu {
+            asked: MilliCpu::new(2000),
+            left: MilliCpu::new(500),
+        },
+        Reason::HostMemory {
+            asked: Bytes::new(2 << 20),
+            left: Bytes::new(1 << 20),
+        },
+        Reason::KeptFor {
+            other: PodKey::new("ns", "p").unwrap(),
+        },
+    ];
+    let table: Vec<String> = reasons.iter().map(|reason| row(&part(), reason)).collect();
+    let expected = [
+        "model | never | the pod accepts only GPUs of model `a100`; the node has `t4` | the pod accepts only GPUs of model `a100`",
+        "cpu | not now | 2 CPU asked, and 500m CPU is left on the node | too little CPU is left on the node",
+        "host_memory | not now | 2 MiB of the machine's memory asked, and 1 MiB are left | too little memory is left on the node",
+        "kept_for | not now | room was made here for pod ns/p of higher priority, which would find none beside this pod | room on the node is kept for a pod of higher priority",
+    ];
+    assert_eq!(table, expected);
 }
 
 /// Reasons of the stock scheduler's rules. They have no short text of their own: in a cluster the
@@ -338,4 +368,27 @@ fn a_rule_of_the_stock_scheduler_is_final_where_no_eviction_helps() {
         "host_port false",
     ];
     assert_eq!(said, expected);
+}
+
+/// Checks CONTRIBUTING: each variant stands in one of the tables above.
+#[test]
+fn each_reason_has_its_row() {
+    let source = include_str!("../reason.rs");
+    let (_, rest) = source.split_once("pub enum Reason {\n").unwrap();
+    let (variants, _) = rest.split_once("\n}").unwrap();
+    let word = |text: &'static str| {
+        let end = text.find(|c: char| !c.is_alphanumeric());
+        &text[..end.unwrap_or(text.len())]
+    };
+    // Fields stand further in than variants.
+    let variants = variants
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "));
+    let variants = variants.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
+    let variants: BTreeSet<&str> = variants.map(word).collect();
+    assert!(variants.len() > 30, "these are not all: {variants:?}");
+    let named = include_str!("tests.rs").split("Reason::").skip(1);
+    let named: BTreeSet<&str> = named.map(word).collect();
+    let missing: Vec<&&str> = variants.difference(&named).collect();
+    assert!(missing.is_empty(), "no row in reason/tests.rs: {missing:?}");
 }
