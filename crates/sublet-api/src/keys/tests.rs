@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use sublet_model::DialectName;
+
 use super::*;
 use crate::dialect::Dialect;
 
@@ -15,6 +17,15 @@ fn every_name_stands_once_and_has_a_meaning() {
         let kind = key.map(|key| key.kind);
         let wanted = Some(KeyKind::PodAnnotation);
         assert_eq!(kind, wanted, "{name} is not in keys.rs under PodAnnotation");
+    }
+    for dialect in crate::dialect::shipped() {
+        let resources = dialect.resources().iter().chain(dialect.node_resources());
+        for name in resources.chain(dialect.marks()) {
+            assert!(
+                ALL.iter().any(|key| key.name == *name),
+                "{name} is not in keys.rs"
+            );
+        }
     }
 }
 
@@ -76,6 +87,25 @@ fn the_shipped_policies_let_the_agent_write_what_it_must() {
         assert!(
             amounts.contains(&format!("'{resource}'")),
             "the agent may not write {resource}: add it to `resources` of 32-agent-policy.yaml"
+        );
+    }
+}
+
+#[test]
+fn the_shipped_warning_knows_every_dialect_of_parts() {
+    let policy = include_str!("../../../../deploy/kubernetes/33-scheduler-warning.yaml");
+    let (resources, marks) = (variable(policy, "resources"), variable(policy, "marks"));
+    for dialect in crate::dialect::shipped() {
+        let DialectName(name) = dialect.name();
+        let mut asked = dialect.resources().iter().chain(dialect.marks());
+        let is_known = asked.any(|word| {
+            let quoted = format!("'{word}'");
+            resources.contains(&quoted) || marks.contains(&quoted)
+        });
+        // A pod asks for whole cards alone by this one.
+        assert!(
+            is_known || name == "nvidia",
+            "nobody is warned of a pod of {name}: add it to 33-scheduler-warning.yaml"
         );
     }
 }
