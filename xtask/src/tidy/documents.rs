@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::rust_files;
+use super::{dependencies, rust_files};
 use crate::setup::repository;
 
 /// The names of the tests in a source file.
@@ -112,6 +112,45 @@ fn each_invariant_names_a_test_that_is_there() {
     );
 }
 
+/// The tests that CONTRIBUTING.md names: a name of a test is a sentence, and has three underscores
+/// or more.
+fn tests_of_recipes(contributing: &str) -> Vec<&str> {
+    let is_sentence = |name: &&str| {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        name.matches('_').count() >= 3 && name.chars().all(is_plain)
+    };
+    named(contributing)
+        .into_iter()
+        .filter(is_sentence)
+        .collect()
+}
+
+#[test]
+fn each_recipe_names_tests_that_are_there() {
+    let contributing = fs::read_to_string(repository().unwrap().join("CONTRIBUTING.md")).unwrap();
+    check_named("CONTRIBUTING.md", &tests_of_recipes(&contributing));
+}
+
+#[test]
+fn each_dependency_has_its_reason() {
+    let read = |file: &str| fs::read_to_string(repository().unwrap().join(file)).unwrap();
+    let (manifest, reasons) = (read("Cargo.toml"), read("deny.toml"));
+    let comments = reasons.lines().filter_map(|line| line.strip_prefix("# "));
+    let words: BTreeSet<&str> = comments.flat_map(|line| line.split([' ', ','])).collect();
+    let used: Vec<String> = dependencies(&manifest)
+        .into_iter()
+        .map(|one| one.name)
+        .collect();
+    assert!(used.len() > 30, "these are not all: {used:?}");
+    let is_unexplained =
+        |name: &&String| !name.starts_with("sublet") && !words.contains(name.as_str());
+    let unexplained: Vec<&String> = used.iter().filter(is_unexplained).collect();
+    assert!(
+        unexplained.is_empty(),
+        "no reason in deny.toml for {unexplained:?}"
+    );
+}
+
 #[test]
 fn a_promise_without_a_test_is_found() {
     let table = |tried_by| {
@@ -127,6 +166,8 @@ fn a_promise_without_a_test_is_found() {
     let with = "**Architecture Invariant:** `x_y` holds. Checked by `a_b`, `c_d`.\n";
     assert_eq!(tests_of_invariants(with), Ok(vec!["a_b", "c_d"]));
     assert!(tests_of_invariants("**Architecture Invariant:** `x_y` holds.").is_err());
+    let recipe = "`a_b_c_d` fails without `X_Y_Z_W`, `sublet_<noun>_a_b` and `e_f`.";
+    assert_eq!(tests_of_recipes(recipe), ["a_b_c_d"]);
     let source =
         "#[test]\n    #[cfg(unix)]\n    fn a_b() {\n#[tokio::test]\nasync fn c_d() {\nfn e_f() {";
     assert_eq!(tests_in(source), BTreeSet::from(["a_b", "c_d"]));
@@ -134,9 +175,16 @@ fn a_promise_without_a_test_is_found() {
 
 /// The files that the first table of ARCHITECTURE.md names, from the root of the repository.
 fn places(architecture: &str) -> Vec<String> {
-    let section = architecture.split("\n## ").find(|s| s.starts_with("To change"));
+    let section = architecture
+        .split("\n## ")
+        .find(|s| s.starts_with("To change"));
     let rows = section.unwrap_or_default().lines();
-    let cells = rows.filter_map(|row| row.strip_prefix("| ")?.trim_end_matches('|').rsplit('|').next());
+    let cells = rows.filter_map(|row| {
+        row.strip_prefix("| ")?
+            .trim_end_matches('|')
+            .rsplit('|')
+            .next()
+    });
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
     let paths = names.filter(|name| name.contains('/') && !name.contains(' '));
     let whole = paths.map(|path| match path.split('/').next() {
@@ -153,17 +201,32 @@ fn each_row_of_the_map_leads_to_a_file() {
     let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let places = places(&architecture);
     assert!(places.len() > 50, "these are not all: {places:?}");
-    let gone: Vec<_> = places.iter().filter(|path| !root.join(path).exists()).collect();
-    assert!(gone.is_empty(), "ARCHITECTURE.md leads to nothing: {gone:?}");
+    let gone: Vec<_> = places
+        .iter()
+        .filter(|path| !root.join(path).exists())
+        .collect();
+    assert!(
+        gone.is_empty(),
+        "ARCHITECTURE.md leads to nothing: {gone:?}"
+    );
     let n_words = architecture.split_whitespace().count();
-    assert!(n_words <= 3000, "ARCHITECTURE.md has {n_words} words; details belong into `lib.rs`");
+    assert!(
+        n_words <= 3000,
+        "ARCHITECTURE.md has {n_words} words; details belong into `lib.rs`"
+    );
 }
 
 #[test]
 fn paths_of_the_map_are_read() {
     let map = "# A\n## To change X\n| a | b |\n|---|---|\n| x | `sublet-a/src/b.rs`, then `c`: \
                `templates/1.yaml` |\n## B\n| y | `d/e.rs` |";
-    assert_eq!(places(map), ["crates/sublet-a/src/b.rs", "deploy/chart/sublet/templates/1.yaml"]);
+    assert_eq!(
+        places(map),
+        [
+            "crates/sublet-a/src/b.rs",
+            "deploy/chart/sublet/templates/1.yaml"
+        ]
+    );
 }
 
 /// The anchors of a document, as GitHub makes them from its headings.
