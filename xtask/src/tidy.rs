@@ -4,6 +4,7 @@
 //! workspace's lint table instead.
 
 mod benchmarks;
+mod circles;
 mod comments;
 mod documents;
 mod names;
