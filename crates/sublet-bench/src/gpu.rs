@@ -238,8 +238,3 @@ fn settled_bytes(bare: &mut Shell) -> Result<f64> {
     }
     Ok(last)
 }
-
-/// Shows a waiting person a sign of life.
-fn progress(text: &str) {
-    eprintln!("bench: {text}");
-}

@@ -171,8 +171,3 @@ fn calls(arguments: &Arguments, bin: &Path, size: Size, report: &mut Report) -> 
     }
     Ok(())
 }
-
-/// Tells the waiting person what is being measured.
-fn progress(text: &str) {
-    eprintln!("bench: {text}");
-}

@@ -18,6 +18,7 @@ mod latency;
 mod machine;
 mod noop;
 mod objects;
+mod progress;
 mod queue;
 mod rate;
 mod replay;

@@ -106,8 +106,3 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     Ok(())
 }
-
-/// Tells the waiting person what is being measured.
-fn progress(what: &str) {
-    eprintln!("bench: {what}");
-}

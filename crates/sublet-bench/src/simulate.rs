@@ -29,6 +29,7 @@ use sublet_testbed::{Binaries, bench};
 use self::bank::{Bank, PERCENTS, unallocated};
 use self::traces::{PUBLISHED, TUNED_ON, Traces};
 use crate::machine;
+use crate::progress::progress;
 use crate::report::Report;
 use crate::stats::Spread;
 
@@ -265,11 +266,6 @@ fn deviating(figures: &[f64], signed: bool) -> String {
         true => format!("{mean:+.2} ± {deviation:.2}"),
         false => format!("{mean:.2} ± {deviation:.2}"),
     }
-}
-
-/// Tells the waiting person what is being measured.
-fn progress(text: &str) {
-    eprintln!("bench: {text}");
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::findings::Findings;
 use super::torch::Torch;
-use super::{Arguments, Card, progress};
+use super::{Arguments, Card};
+use crate::progress::progress;
 use crate::report::{Report, Verdict};
 use crate::stage::{PATIENCE, Shell, Stage, number};
 

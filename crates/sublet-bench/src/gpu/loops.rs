@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::findings::Findings;
-use super::progress;
+use crate::progress::progress;
 use crate::report::{Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, number};
 

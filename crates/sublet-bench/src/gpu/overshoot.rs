@@ -14,7 +14,8 @@ use serde_json::json;
 use sublet_arbiter::gauge::Sizes;
 
 use super::findings::Findings;
-use super::{progress, settled_bytes, used_bytes};
+use super::{settled_bytes, used_bytes};
+use crate::progress::progress;
 use crate::report::short;
 use crate::stage::{PATIENCE, Shell, Stage, until};
 

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::findings::Findings;
 use super::torch::Torch;
-use super::{Arguments, Card, progress};
+use super::{Arguments, Card};
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Shell, Stage, number, soon};
 

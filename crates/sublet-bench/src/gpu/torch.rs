@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::findings::Findings;
 use super::loops::SOLO_TARGET;
-use super::{Arguments, Card, progress};
+use super::{Arguments, Card};
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, number};
 use crate::stats::median;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 
-use super::{Size, progress};
+use super::Size;
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, cpu_seconds, until};
 use crate::world::memory_mib;

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Size, progress};
+use super::Size;
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Shell, Stage, number};
 use crate::stats::{median, percentile};

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
+use super::Size;
 use super::ways::{FLAGS, MAKERS, ensure_managed, pair};
-use super::{Size, progress};
+use crate::progress::progress;
 use crate::report::{Report, short};
 use crate::stage::{PATIENCE, Shell, Stage, number};
 use crate::stats::median;

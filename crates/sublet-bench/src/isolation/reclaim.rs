@@ -13,7 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-use super::{Size, progress};
+use super::Size;
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, number, until};
 use crate::stats::percentile;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::progress;
 use super::tenants::{Tenant, Way};
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Stage, cpu_seconds, soon};
 

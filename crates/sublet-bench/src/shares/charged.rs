@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::progress;
 use super::tenants::{Tenant, Way};
+use crate::progress::progress;
 use crate::report::{Report, short};
 use crate::stage::{Shell, Stage, number, soon, until};
 

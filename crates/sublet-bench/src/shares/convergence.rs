@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::progress;
 use super::tenants::{Tenant, Way, percent_of};
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Stage, soon};
 

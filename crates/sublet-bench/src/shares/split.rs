@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::progress;
 use super::tenants::{Running, Tenant, Way, percent_of};
+use crate::progress::progress;
 use crate::report::{Report, Verdict};
 use crate::stage::{Stage, soon};
 

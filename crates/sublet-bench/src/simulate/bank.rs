@@ -10,6 +10,7 @@ use sublet_plan::Policy;
 use sublet_sim::{CpuOnlyPods, Inflation, Outcome, Variant, inflate};
 
 use super::traces::Traces;
+use crate::progress::progress;
 
 /// Number of runs at a time: the targets are for two cores.
 pub(super) const CORES: usize = 2;
@@ -172,7 +173,7 @@ pub(super) fn side_by_side<T: Sync, R: Send>(
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done.push((at, result));
                     if done.len().is_multiple_of(100) {
-                        super::progress(&format!("{what}: {} of {} runs", done.len(), tasks.len()));
+                        progress(&format!("{what}: {} of {} runs", done.len(), tasks.len()));
                     }
                 }
             });

@@ -14,8 +14,9 @@ use sublet_testbed::bench;
 
 use super::speed::timed;
 use super::traces::{open, openb, pod_list};
-use super::{manifest, progress, trial};
+use super::{manifest, trial};
 use crate::machine;
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 
 /// Milliseconds of CPU time for each pod (issue 14).

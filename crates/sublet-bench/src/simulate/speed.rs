@@ -9,10 +9,11 @@ use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
 use sublet_sim::{Inflation, Outcome, Variant, inflate};
 
+use super::Setting;
 use super::bank::{Bank, CORES, Way};
 use super::quality::{OURS, PEER};
 use super::traces::{Orders, Traces, openb, pod_list};
-use super::{Setting, progress};
+use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 
 /// CPU seconds of one run (issue 6).
