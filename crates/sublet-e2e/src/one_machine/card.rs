@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::number;
-
 /// One card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
@@ -30,4 +28,14 @@ impl Card {
             processes,
         })
     }
+}
+
+/// A number of bytes, or of MiB, in a report.
+///
+/// # Errors
+/// It is not there.
+pub fn number(value: &Value) -> Result<u64> {
+    value
+        .as_u64()
+        .with_context(|| format!("{value} is no number"))
 }

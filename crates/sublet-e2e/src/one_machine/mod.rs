@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sublet_testbed::Machine as Base;
 
-pub use card::Card;
+pub use card::{Card, number};
 pub use sublet_script::{Calls, Ended, PATIENCE, Running, until};
 pub use terminal::Terminal;
 
@@ -353,16 +353,6 @@ pub fn pid_of(value: &Value) -> Result<Pid> {
     let raw = value.as_i64().and_then(|pid| i32::try_from(pid).ok());
     raw.and_then(Pid::from_raw)
         .with_context(|| format!("{value} is no process"))
-}
-
-/// A number of bytes, or of MiB, in a report.
-///
-/// # Errors
-/// It is not there.
-pub fn number(value: &Value) -> Result<u64> {
-    value
-        .as_u64()
-        .with_context(|| format!("{value} is no number"))
 }
 
 /// MiB as bytes.

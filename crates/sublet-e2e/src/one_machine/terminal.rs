@@ -9,8 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Action, Termios, Winsize, tcflow, tcgetattr, tcsetwinsize};
-
-use super::until;
+use sublet_script::until;
 
 /// The test's end, and all the output that was read from it.
 pub struct Terminal {
