@@ -62,13 +62,13 @@ macro_rules! structs {
             #[derive(Debug, Clone, Copy)]
             pub struct $name { $($(#[$about])* pub $member: $type,)* }
 
-            impl $crate::Zeroed for $name {
-                const ZERO: Self = Self { $($member: <$type as $crate::Zeroed>::ZERO,)* };
+            impl $crate::as_in_c::Zeroed for $name {
+                const ZERO: Self = Self { $($member: <$type as $crate::as_in_c::Zeroed>::ZERO,)* };
             }
 
             impl Default for $name {
                 fn default() -> Self {
-                    <Self as $crate::Zeroed>::ZERO
+                    <Self as $crate::as_in_c::Zeroed>::ZERO
                 }
             }
         )*
@@ -113,7 +113,7 @@ macro_rules! handles {
                 }
             }
 
-            impl $crate::Zeroed for $name {
+            impl $crate::as_in_c::Zeroed for $name {
                 const ZERO: Self = Self(0);
             }
         )*
@@ -153,7 +153,7 @@ macro_rules! enums {
                 }
             }
 
-            impl $crate::Zeroed for $name {
+            impl $crate::as_in_c::Zeroed for $name {
                 const ZERO: Self = Self(0);
             }
         )*
