@@ -9,8 +9,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation};
+use json_patch::{Patch, PatchOperation};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -22,6 +21,7 @@ use sublet_api::{flavor_of, has_gate, scheduler_for, scheduler_of};
 use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
 
 use crate::flavors::{FlavorError, KnownFlavors, expand};
+use crate::patch::add;
 
 /// Field in which a container finds its allocation.
 const ALLOCATION_FIELD: &str = "metadata.annotations['sublet.dev/allocation']";
@@ -372,14 +372,6 @@ fn allocation_variable(env: &[Variable]) -> Option<(Vec<&'static str>, Value)> {
         (Vec::new(), json!([ours]))
     } else {
         (vec!["-"], ours)
-    })
-}
-
-/// Sets a member, whether or not it is there; `-` at the end appends to a list.
-pub(crate) fn add(path: &[&str], value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation {
-        path: PointerBuf::from_tokens(path.iter().copied()),
-        value,
     })
 }
 

@@ -12,7 +12,7 @@ use sublet_api::keys;
 use sublet_api::object::{Container, Pod};
 use sublet_api::{FlavorSpec, flavor_of};
 
-use crate::admission::add;
+use crate::patch::add;
 
 /// Name of the flavor that is the namespace's default.
 const DEFAULT: &str = "default";

@@ -28,10 +28,11 @@
 //!   both webhook configurations. `hosts` reads from those the addresses of webhooks.
 //! - `admission`: the webhook's decision about a pod, as a pure function: patches, or a refusal
 //!   in the scheduler's words. `flavors`: the amounts that a pod asks for by a flavor's name;
-//!   claims and the ledger know no flavor. `bindings`: may this user bind this pod to this node?
-//!   Pure; the agent is the second line. `known`: namespaces' labels and flavors, kept by
-//!   watches. `webhook` makes bytes of all answers, on every replica, and looks pod and node of a
-//!   Binding up. `listener` has the limits under which `sublet-listener` serves it.
+//!   claims and the ledger know no flavor. `patch`: one operation of a patch. `bindings`: may this
+//!   user bind this pod to this node? Pure; the agent is the second line. `known`: namespaces'
+//!   labels and flavors, kept by watches. `webhook` makes bytes of all answers, on every replica,
+//!   and looks pod and node of a Binding up. `listener` has the limits under which
+//!   `sublet-listener` serves it.
 
 mod admission;
 mod bindings;
@@ -43,6 +44,7 @@ mod keeper;
 mod known;
 mod listener;
 mod pace;
+mod patch;
 mod preemptor;
 mod queue;
 mod quotas;
