@@ -6,7 +6,7 @@ use sublet_driver_api::cuda::copy::{
 };
 
 use crate::cuda::arguments::In;
-use crate::cuda::memory::copy_shape::{Side, between, flat, plan, side};
+use crate::cuda::memory::copy_shape::{Side, between, flat, may_use, plan, side};
 use crate::cuda::{Handle, functions};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
@@ -165,15 +165,6 @@ impl End {
                 Ok(place)
             }
         }
-    }
-}
-
-/// May a card use these bytes, now or when the graph runs that is being made?
-pub(crate) fn may_use(driver: &Driver, start: u64, size: u64, in_graph: bool) -> bool {
-    if in_graph {
-        driver.memory.is_accessible_in_graph(start, size)
-    } else {
-        driver.memory.is_accessible(start, size)
     }
 }
 

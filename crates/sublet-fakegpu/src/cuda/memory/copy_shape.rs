@@ -4,7 +4,6 @@
 use sublet_driver_api::cuda::copy::{CUDA_MEMCPY2D_v2, CUDA_MEMCPY3D_PEER_v1, CUDA_MEMCPY3D_v2};
 
 use crate::cuda::Handle;
-use crate::cuda::memory::copy::may_use;
 use crate::driver::Driver;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::work::{Move, Place, Source};
@@ -120,6 +119,15 @@ pub(crate) fn side(driver: &Driver, side: &Side) -> Answer<Place> {
         return Err(Code::INVALID_VALUE);
     }
     Ok(place)
+}
+
+/// May a card use these bytes, now or when the graph runs that is being made?
+pub(crate) fn may_use(driver: &Driver, start: u64, size: u64, in_graph: bool) -> bool {
+    if in_graph {
+        driver.memory.is_accessible_in_graph(start, size)
+    } else {
+        driver.memory.is_accessible(start, size)
+    }
 }
 
 /// A flat box is one of one plane.

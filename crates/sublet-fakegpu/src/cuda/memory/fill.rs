@@ -1,6 +1,7 @@
 //! Memory filled with a pattern.
 
-use crate::cuda::memory::copy::{may_use, perform};
+use crate::cuda::memory::copy::perform;
+use crate::cuda::memory::copy_shape::may_use;
 use crate::cuda::{Handle, functions};
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::work::{Move, Place, Source};
