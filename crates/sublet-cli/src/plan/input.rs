@@ -8,6 +8,7 @@ mod block;
 mod documents;
 mod field;
 mod items;
+mod limits;
 mod parse;
 
 use std::fmt;

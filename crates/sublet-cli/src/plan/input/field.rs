@@ -9,6 +9,8 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
+use super::limits::parser_options;
+
 /// A document as keys and places, without values.
 enum Tree {
     Map(Vec<(Spanned<String>, Spanned<Tree>)>),
@@ -18,7 +20,7 @@ enum Tree {
 
 /// The innermost field that begins at or before that line and column of the document.
 pub(super) fn field_at(text: &str, place: Location) -> Option<String> {
-    let read = serde_saphyr::from_str_with_options(text, super::parse::parser_options());
+    let read = serde_saphyr::from_str_with_options(text, parser_options());
     let tree: Spanned<Tree> = read.ok()?;
     let wanted = (place.line(), place.column());
     let mut best = None;

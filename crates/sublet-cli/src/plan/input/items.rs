@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_saphyr::Spanned;
 
-use super::parse::parser_options;
+use super::limits::parser_options;
 
 /// One item.
 pub(super) struct Item {

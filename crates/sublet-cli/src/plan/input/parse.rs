@@ -20,6 +20,7 @@ use sublet_api::{ElasticQuota, ResourceQuota, is_workload};
 use super::block::json_of;
 use super::field::field_at;
 use super::items::{Item, items};
+use super::limits::parser_options;
 
 /// Kind and content of a document or of one of its items.
 pub(super) enum Object {
@@ -182,19 +183,6 @@ fn one_by_one(text: &str, common: &str) -> Option<Document> {
     Some(Document::List(
         items.into_iter().enumerate().map(read).collect(),
     ))
-}
-
-/// Limits against input that is made to grow without end, wide enough for the largest
-/// cluster Kubernetes supports (150,000 pods) in one list.
-pub(super) fn parser_options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_events: 500_000_000,
-            max_nodes: 250_000_000,
-            max_total_scalar_bytes: 4 << 30,
-        },
-        with_snippet: false,
-    }
 }
 
 fn parse<'de, S: DeserializeSeed<'de>>(

@@ -7,7 +7,7 @@ use super::*;
 
 /// Result of the full parser for a text.
 fn parsed(text: &str) -> Option<Value> {
-    serde_saphyr::from_str_with_options(text, super::super::parse::parser_options()).ok()
+    serde_saphyr::from_str_with_options(text, super::super::limits::parser_options()).ok()
 }
 
 /// Value of the JSON, which must be the same; `None` if the text was left alone.
