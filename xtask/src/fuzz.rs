@@ -14,7 +14,7 @@ use clap::Args;
 
 use crate::screen::{Cost, heading};
 use crate::setup::{cargo, program, repository, run as run_command};
-use crate::test::Step;
+use crate::step::Step;
 
 /// Give parsers bytes that a fuzzer makes up.
 #[derive(Args)]

@@ -13,7 +13,7 @@ use sublet_library::Needs;
 
 use crate::linker;
 use crate::setup::run as run_command;
-use crate::test::Step;
+use crate::step::Step;
 
 /// Our packages, the files they become, and the names by which programs look for the files.
 const LIBRARIES: [(&str, &str, Option<&str>); 5] = [

@@ -35,6 +35,7 @@ mod screen;
 mod setup;
 mod soak;
 mod stale;
+mod step;
 mod test;
 #[cfg(test)]
 mod tidy;

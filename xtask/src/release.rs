@@ -15,7 +15,7 @@ use sublet_library::FLOOR;
 use crate::pip;
 use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
-use crate::test::Step;
+use crate::step::Step;
 use crate::{image, libraries, linker};
 
 /// The name of the file, built and handed out.

@@ -17,6 +17,7 @@ use crate::release;
 use crate::screen::{Cost, heading};
 use crate::setup::{Components, cargo, product, program, repository, run as run_command};
 use crate::stale;
+use crate::step::Step;
 
 /// Run every test, cheapest first; stops at the first failure.
 #[derive(Args)]
@@ -64,13 +65,6 @@ const FIDELITY: [&str; 8] = [
 
 /// The same jobs in a queue, which takes another minute: only with `--all`.
 const REPLAY: [&str; 2] = ["--test", "replay"];
-
-/// One step: its purpose, its time on two idle cores, and its command.
-pub(crate) struct Step {
-    pub(crate) what: &'static str,
-    pub(crate) usual: &'static str,
-    pub(crate) command: Command,
-}
 
 /// Runs the steps.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
