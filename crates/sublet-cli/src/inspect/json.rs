@@ -8,8 +8,7 @@ use serde::Serialize;
 use sublet_api::NotIsolated;
 use sublet_model::{Health, MiB};
 
-use super::table::{identity_name, sharing_name};
-use super::view::{NodeView, Place, PodView, View};
+use super::view::{NodeView, Place, PodView, View, identity_name, sharing_name};
 use crate::compute::ComputeTime;
 
 #[derive(Serialize)]

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use sublet_model::{GpuIndex, Health, Identity, MiB, Sharing};
+use sublet_model::{GpuIndex, Health, MiB};
 
-use super::view::{NodeView, Place, View};
+use super::view::{NodeView, Place, View, identity_name, sharing_name};
 use crate::align::{align, table};
 
 /// Column of the promised compute time in the wide table, if the table has it.
@@ -157,25 +157,6 @@ fn pod_rows(node: &NodeView, places: &[Place]) -> (String, u64) {
             .sum::<u64>();
     }
     (rows, used)
-}
-
-/// The way a node hands out cards, as its label says it.
-pub(super) fn sharing_name(sharing: Sharing) -> &'static str {
-    match sharing {
-        Sharing::Memory => "memory",
-        Sharing::Whole => "whole",
-        Sharing::Both => "both",
-    }
-}
-
-/// Names the way in which a node's agent tells pods apart, as its inventory says it.
-pub(super) fn identity_name(identity: Identity) -> &'static str {
-    match identity {
-        Identity::NoAgent => "none",
-        Identity::SizeAndOrder => "size-and-order",
-        Identity::Checkpoint => "kubelet-checkpoint",
-        Identity::Nri => "nri",
-    }
 }
 
 /// Heading of the wide table, with the columns that only some clusters have.

@@ -14,8 +14,8 @@ use sublet_api::{
     whole_number,
 };
 use sublet_model::{
-    Ask, ContainerName, Entry, Ledger, MiB, NodeFacts, Part, PodKey, PodUid, Portion, Sharing,
-    Unit, charges_of,
+    Ask, ContainerName, Entry, Identity, Ledger, MiB, NodeFacts, Part, PodKey, PodUid, Portion,
+    Sharing, Unit, charges_of,
 };
 
 use crate::compute::{self, ComputeTime};
@@ -331,5 +331,24 @@ fn guess_unit(node: &Node) -> Unit {
     match amount.checked_div(count) {
         Some(per_card) if per_card <= 100 => Unit::GiB,
         _ => Unit::MiB,
+    }
+}
+
+/// The way a node hands out cards, as its label says it.
+pub(super) fn sharing_name(sharing: Sharing) -> &'static str {
+    match sharing {
+        Sharing::Memory => "memory",
+        Sharing::Whole => "whole",
+        Sharing::Both => "both",
+    }
+}
+
+/// Names the way in which a node's agent tells pods apart, as its inventory says it.
+pub(super) fn identity_name(identity: Identity) -> &'static str {
+    match identity {
+        Identity::NoAgent => "none",
+        Identity::SizeAndOrder => "size-and-order",
+        Identity::Checkpoint => "kubelet-checkpoint",
+        Identity::Nri => "nri",
     }
 }
