@@ -273,6 +273,10 @@ fn parts_wait_for_the_arbiter(node: &GpuNode, stage: &Path) -> Result<()> {
         let pod = node.world.get(&["pod", "e"])?;
         let uid = pod["metadata"]["uid"].as_str().context("no UID")?;
         ensure!(folder.join(uid).exists(), "not prepared");
+        // Kubelet has asked the agent, so that no question is lost when that is killed.
+        let status = &pod["status"];
+        let waiting = &status["containerStatuses"][0]["state"]["waiting"]["reason"];
+        ensure!(waiting == "ErrImageNeverPull", "{status}");
         Ok(())
     })?;
     // A file is where the folder of all containers was, which is the only thing that changes.

@@ -16,6 +16,10 @@ use crate::real_node_twins::{
     until_all_run, until_bound,
 };
 
+/// Pods that stay while kubelet restarts. With four of them, and a machine that does other work, it
+/// looked at their devices for 98 s.
+const FEW: usize = 2;
+
 /// Checks that all pods have their own shares.
 fn check_all(node: &GpuNode, pods: &[Value]) -> Result<BTreeMap<u64, usize>> {
     let mut cards = BTreeMap::new();
@@ -94,7 +98,7 @@ fn equal_pods_start_at_once_while_everything_is_killed() -> Result<()> {
 
     // The runtime and kubelet restart, and the next pods find the agent again. Few stay meanwhile: when
     // a kubelet starts, it looks for minutes at cards that are full of devices (v1.36).
-    shrink(&node, 4)?;
+    shrink(&node, FEW)?;
     let few = live(&node)?;
     node.restart_containerd()?;
     node.restart_kubelet()?;
@@ -102,7 +106,7 @@ fn equal_pods_start_at_once_while_everything_is_killed() -> Result<()> {
     scale(&node, PODS)?;
     let last = until_all_run(&node)?;
     check_all(&node, &last)?;
-    assert_eq!(stayed(&few, &last), 4);
+    assert_eq!(stayed(&few, &last), FEW);
     until_accounts_are(&node, &last)?;
     assert_eq!(live(&node)?.len(), 20);
     assert_eq!(audit::forbidden(cluster)?, []);
