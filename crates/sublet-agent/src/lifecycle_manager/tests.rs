@@ -57,7 +57,7 @@ impl DeviceKind for Slow {
         &self,
         _resource: &str,
         _devices: DeviceIds,
-        _caring: &LifecycleManager,
+        _lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
         Ok(ContainerAllocateResponse::default())
     }

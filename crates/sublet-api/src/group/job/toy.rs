@@ -8,7 +8,7 @@ use crate::object::Pod;
 /// The one role.
 const ROLE: &str = "toy";
 
-/// So many equal pods.
+/// A job of equal pods.
 pub(super) struct Toy;
 
 impl JobKind for Toy {
