@@ -11,14 +11,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_DEVICES;
 use crate::gate::{GateRules, GateState, GateWord};
-use crate::header::{Header, Layout, PageError, PageKind};
+use crate::header::{self, Header, Layout, PageError, PageKind};
+use crate::host::HostLimit;
 use crate::message::Mode;
 use crate::packing::Packing;
 use crate::units::{DeviceIndex, Units, Uuid};
-use crate::versioned::AnyControl;
 
-/// A tenant's limits, as its processes see them. This is version 1, which later versions begin
-/// with; [`AnyControl`] opens pages of every version.
+/// A tenant's limits, as its processes see them.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ControlPage {
@@ -33,6 +32,7 @@ pub struct ControlPage {
     heartbeat_ms: AtomicU64,
     reserved_beside_heartbeat: [AtomicU64; 7],
     devices: [ControlDevice; MAX_DEVICES],
+    host: HostLimit,
 }
 
 /// One device of a tenant, on a cache line of its own.
@@ -56,16 +56,35 @@ const _: () = {
     assert!(offset_of!(ControlPage, gate) == 40);
     assert!(offset_of!(ControlPage, heartbeat_ms) == 64);
     assert!(offset_of!(ControlPage, devices) == 128);
-    assert!(size_of::<ControlPage>() == 128 + 64 * MAX_DEVICES);
+    assert!(offset_of!(ControlPage, host) == 128 + 64 * MAX_DEVICES);
+    assert!(size_of::<ControlPage>() == 128 + 64 * MAX_DEVICES + 64);
 };
 
 // SAFETY: `repr(C)`, the header first, and nothing but atomics after it.
 unsafe impl Layout for ControlPage {
     const KIND: PageKind = PageKind::Control;
-    const VERSION: u16 = 1;
 }
 
 impl ControlPage {
+    /// Bytes of a page, and so of its memfd.
+    pub const BYTES: usize = size_of::<ControlPage>();
+
+    /// The page that is mapped at `address`.
+    ///
+    /// # Errors
+    /// If it is not a control page of our version.
+    ///
+    /// # Safety
+    /// `len` bytes at `address` are mapped shared and readable for all of `'a`, from a memfd
+    /// that can no longer be made shorter (`F_SEAL_SHRINK`).
+    pub unsafe fn from_ptr<'a>(
+        address: *const u8,
+        len: usize,
+    ) -> Result<&'a ControlPage, PageError> {
+        // SAFETY: as the caller promises; nothing is written through what is returned.
+        unsafe { header::open(address, len) }
+    }
+
     /// The tenant's number. It is the same for all its processes and in [`Welcome`].
     ///
     /// [`Welcome`]: crate::Welcome
@@ -121,8 +140,10 @@ impl ControlPage {
             .map(|(index, _)| index)
     }
 
-    pub(crate) fn header(&self) -> &Header {
-        &self.header
+    /// Returns the limit of the host's memory that the tenant may pin.
+    #[must_use]
+    pub fn host(&self) -> &HostLimit {
+        &self.host
     }
 }
 
@@ -205,8 +226,6 @@ pub struct DeviceTerms {
 /// A page that is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms<'a> {
-    /// The version of the page, one that is known here.
-    pub version: u16,
     /// The tenant's number.
     pub tenant: u64,
     /// This incarnation of the arbiter, not 0.
@@ -216,8 +235,7 @@ pub struct Terms<'a> {
     /// The devices; those after the sixteenth are left out. On a ledger that was adopted, in the
     /// order of the claims.
     pub devices: &'a [DeviceTerms],
-    /// Limit of the host's memory that the tenant may pin, in bytes; `None` for no limit. A page of
-    /// version 1 has no place for it.
+    /// Limit of the host's memory that the tenant may pin, in bytes; `None` for no limit.
     pub host_limit_bytes: Option<u64>,
     /// The time now, in milliseconds of `CLOCK_MONOTONIC`.
     pub now_ms: u64,
@@ -226,14 +244,14 @@ pub struct Terms<'a> {
 /// The arbiter's writable side of a control page.
 #[derive(Debug)]
 pub struct ControlWriter<'a> {
-    page: AnyControl<'a>,
+    page: &'a ControlPage,
 }
 
 impl Deref for ControlWriter<'_> {
     type Target = ControlPage;
 
     fn deref(&self) -> &ControlPage {
-        self.page.page()
+        self.page
     }
 }
 
@@ -241,7 +259,7 @@ impl<'a> ControlWriter<'a> {
     /// Makes a page in zeroed memory.
     ///
     /// # Errors
-    /// If the memory is too short or not aligned, or the version is unknown.
+    /// If the memory is too short or not aligned.
     ///
     /// # Safety
     /// `len` bytes at `address` are zero, mapped shared and writable for all of `'a`, and
@@ -252,8 +270,7 @@ impl<'a> ControlWriter<'a> {
         terms: &Terms<'_>,
     ) -> Result<ControlWriter<'a>, PageError> {
         // SAFETY: as the caller promises.
-        let any = unsafe { AnyControl::blank(address, len, terms.version) }?;
-        let page = any.page();
+        let page = unsafe { header::blank::<ControlPage>(address, len) }?;
         page.tenant.store(terms.tenant, Ordering::Relaxed);
         page.epoch.store(terms.epoch, Ordering::Relaxed);
         page.mode.store(terms.mode.number(), Ordering::Relaxed);
@@ -276,17 +293,14 @@ impl<'a> ControlWriter<'a> {
         }
         let n_devices = terms.devices.len().min(MAX_DEVICES);
         page.n_devices.store(n_devices as u32, Ordering::Release);
-        if let Some(host) = any.host() {
-            host.set(terms.host_limit_bytes);
-        }
-        let bytes = AnyControl::bytes(terms.version).unwrap_or_default();
-        any.header().write(PageKind::Control, terms.version, bytes);
-        Ok(ControlWriter { page: any })
+        page.host.set(terms.host_limit_bytes);
+        page.header.write::<ControlPage>();
+        Ok(ControlWriter { page })
     }
 
     /// The page, for readers in the arbiter's own process.
     #[must_use]
-    pub fn page(&self) -> AnyControl<'a> {
+    pub fn page(&self) -> &'a ControlPage {
         self.page
     }
 
@@ -305,14 +319,11 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Sets the limit of the host's memory that the tenant may pin, in bytes; `None` for no limit.
-    /// As for a device, the old limit counts until [`HostLedger::settle`] has been called. A page
-    /// of version 1 has no such limit, and nothing is set.
+    /// As for a device, the old limit counts until [`HostLedger::settle`] has been called.
     ///
     /// [`HostLedger::settle`]: crate::HostLedger::settle
     pub fn set_host_limit_bytes(&self, bytes: Option<u64>) {
-        if let Some(host) = self.page.host() {
-            host.set(bytes);
-        }
+        self.page.host.set(bytes);
     }
 
     /// Sets the expected cost of the next context, in bytes.

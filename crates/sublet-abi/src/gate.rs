@@ -75,8 +75,7 @@ impl GateWord {
     }
 }
 
-/// The words of the control page. A page made before turns existed has zeros here: a free gate, and
-/// no rules.
+/// The words of the control page. Zeros are a free gate, and no rules.
 #[repr(C)]
 #[derive(Debug)]
 pub struct GateRules {

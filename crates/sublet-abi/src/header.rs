@@ -2,11 +2,13 @@
 //!
 //! A process that maps a page does not know its version yet: an arbiter adopts ledgers that its
 //! predecessor made. So a page begins with a header that no version may change, and nothing else is
-//! looked at before the header has been read. On a ledger the tenant can write the header too; the
-//! header decides which of our layouts is used, never how much is mapped.
+//! looked at before the header has been read. On a ledger the tenant can write the header too; it
+//! never decides how much is mapped.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::{OLDEST, VERSION};
 
 /// Kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +54,11 @@ pub enum PageError {
     NotA(PageKind),
     /// It has a version that is not known here.
     Version(u16),
-    /// Its size is not that of its version.
+    /// It says that it has another size.
     Size {
         /// Bytes that the page says it has.
         stated: u32,
-        /// Bytes that a page of this version has.
+        /// Bytes that such a page has.
         needed: usize,
     },
 }
@@ -73,9 +75,7 @@ impl fmt::Display for PageError {
             PageError::NotA(kind) => write!(out, "the memory does not begin as a {kind}"),
             PageError::Version(version) => write!(
                 out,
-                "the page has version {version}; known are {} to {}",
-                crate::OLDEST,
-                crate::VERSION
+                "the page has version {version}; known are {OLDEST} to {VERSION}"
             ),
             PageError::Size { stated, needed } => {
                 write!(out, "the page says it has {stated} bytes, not {needed}")
@@ -102,27 +102,22 @@ pub struct Header {
 
 impl Header {
     /// Written last when a page is made, so that a half-made page is not taken for a page.
-    pub(crate) fn write(&self, kind: PageKind, version: u16, size: usize) {
-        self.size.store(size as u32, Ordering::Relaxed); // pages are below 1 MiB
-        self.version.store(version, Ordering::Relaxed);
-        self.magic.store(kind.magic(), Ordering::Release);
-    }
-
-    /// The page's version, if it begins as such a page.
-    fn version_of(&self, kind: PageKind) -> Result<u16, PageError> {
-        if self.magic.load(Ordering::Acquire) != kind.magic() {
-            return Err(PageError::NotA(kind));
-        }
-        Ok(self.version.load(Ordering::Relaxed))
+    pub(crate) fn write<P: Layout>(&self) {
+        self.size.store(size_of::<P>() as u32, Ordering::Relaxed); // pages are below 1 MiB
+        self.version.store(VERSION, Ordering::Relaxed);
+        self.magic.store(P::KIND.magic(), Ordering::Release);
     }
 
     /// Ok if this is a page of exactly that kind, version and size.
-    fn check(&self, kind: PageKind, version: u16, needed: usize) -> Result<(), PageError> {
-        let found = self.version_of(kind)?;
-        if found != version {
-            return Err(PageError::Version(found));
+    fn check<P: Layout>(&self) -> Result<(), PageError> {
+        if self.magic.load(Ordering::Acquire) != P::KIND.magic() {
+            return Err(PageError::NotA(P::KIND));
         }
-        let stated = self.size.load(Ordering::Relaxed);
+        let version = self.version.load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(PageError::Version(version));
+        }
+        let (stated, needed) = (self.size.load(Ordering::Relaxed), size_of::<P>());
         if stated as usize != needed {
             return Err(PageError::Size { stated, needed });
         }
@@ -137,23 +132,6 @@ impl Header {
 /// or arrays and structs of them, so that any bytes are a value of it.
 pub(crate) unsafe trait Layout: Sized {
     const KIND: PageKind;
-    const VERSION: u16;
-    const BYTES: usize = size_of::<Self>();
-}
-
-/// The version of a page of that kind, for an arbiter that serves more than one.
-///
-/// # Errors
-/// If the mapping is too short for a header or does not begin as such a page.
-///
-/// # Safety
-/// `len` bytes at `address` are mapped readable and stay so during the call.
-pub unsafe fn peek(kind: PageKind, address: *const u8, len: usize) -> Result<u16, PageError> {
-    check_place::<Header>(address, len)?;
-    // SAFETY: aligned and long enough, as just checked; readable, as the caller promises;
-    // and a `Header` is atomics only, so another process may write meanwhile.
-    let header = unsafe { &*address.cast::<Header>() };
-    header.version_of(kind)
 }
 
 /// The page at `address`, after its header was checked.
@@ -170,7 +148,7 @@ pub(crate) unsafe fn open<'a, P: Layout>(
     // SAFETY: aligned and long enough, as just checked; readable for `'a`, as the caller
     // promises; atomics only, as `Layout` promises, so any bytes and any writer are fine.
     let (page, header) = unsafe { (&*address.cast::<P>(), &*address.cast::<Header>()) };
-    header.check(P::KIND, P::VERSION, P::BYTES)?;
+    header.check::<P>()?;
     Ok(page)
 }
 

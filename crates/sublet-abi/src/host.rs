@@ -1,10 +1,8 @@
-//! Additions of version 2 to both pages: a budget for memory of the host.
+//! The end of both pages: a budget for memory of the host.
 //!
 //! A driver pins memory of the host for its programs. Pinned memory is lost to everybody else on
 //! the machine. A tenant has one budget of it, whatever its devices are, counted like a device's
-//! memory and by the same protocol. The words lie behind those of version 1, so that a page of
-//! version 1 is the beginning of one of version 2. A tenant with pages of version 1 has no such
-//! budget: its pinned memory is not counted.
+//! memory and by the same protocol.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

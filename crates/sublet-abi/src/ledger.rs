@@ -13,13 +13,13 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::TurnReport;
-use crate::header::{Header, Layout, PageKind};
+use crate::header::{self, Header, Layout, PageError, PageKind};
+use crate::host::HostLedger;
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
 use crate::{MAX_DEVICES, SLOTS};
 
-/// Memory that a tenant has taken. This is version 1, which later versions begin with;
-/// [`AnyLedger`](crate::AnyLedger) makes and opens pages of every version.
+/// Memory that a tenant has taken.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct LedgerPage {
@@ -29,6 +29,7 @@ pub struct LedgerPage {
     heads: [Head; MAX_DEVICES],
     refusals: [LastRefusal; MAX_DEVICES],
     slots: [ProcessSlot; SLOTS + 1],
+    host: HostLedger,
 }
 
 /// The one word of a device that all its processes compete for, alone on its cache line. `reserve`
@@ -92,13 +93,13 @@ const _: () = {
     assert!(offset_of!(ProcessSlot, turns) == 24);
     assert!(offset_of!(ProcessSlot, accounts) == 64);
     assert!(size_of::<ProcessSlot>() == 64 + 32 * MAX_DEVICES);
-    assert!(size_of::<LedgerPage>() == 1344 + 576 * (SLOTS + 1));
+    assert!(offset_of!(LedgerPage, host) == 1344 + 576 * (SLOTS + 1));
+    assert!(size_of::<LedgerPage>() == 591_744 + 65_728);
 };
 
 // SAFETY: `repr(C)`, the header first, and nothing but atomics after it.
 unsafe impl Layout for LedgerPage {
     const KIND: PageKind = PageKind::Ledger;
-    const VERSION: u16 = 1;
 }
 
 /// The words of one device, as the protocol wants them.
@@ -125,10 +126,42 @@ impl Accounts for DeviceAccounts<'_> {
 }
 
 impl LedgerPage {
-    /// Writes the first values into a page of zeroed memory.
-    pub(crate) fn begin(&self, tenant: u64, version: u16, bytes: usize) {
-        self.tenant.store(tenant, Ordering::Relaxed);
-        self.header.write(PageKind::Ledger, version, bytes);
+    /// Bytes of a page, and so of its memfd.
+    pub const BYTES: usize = size_of::<LedgerPage>();
+
+    /// The page that is mapped at `address`. The tenant can write the header: look at the size of
+    /// the memfd, which the tenant cannot change, before it is mapped.
+    ///
+    /// # Errors
+    /// If it is not a ledger page of our version.
+    ///
+    /// # Safety
+    /// `len` bytes at `address` are mapped shared and writable for all of `'a`, from a memfd
+    /// that can no longer be made shorter (`F_SEAL_SHRINK`; look with `F_GET_SEALS` before
+    /// mapping a file that came from somebody else).
+    pub unsafe fn from_ptr<'a>(address: *mut u8, len: usize) -> Result<&'a LedgerPage, PageError> {
+        // SAFETY: as the caller promises.
+        unsafe { header::open(address, len) }
+    }
+
+    /// Makes a page in zeroed memory: nothing is taken, all slots are free.
+    ///
+    /// # Errors
+    /// If the memory is too short or not aligned.
+    ///
+    /// # Safety
+    /// `len` bytes at `address` are zero, mapped shared and writable for all of `'a`, and
+    /// cannot be made shorter.
+    pub unsafe fn create<'a>(
+        address: *mut u8,
+        len: usize,
+        tenant: u64,
+    ) -> Result<&'a LedgerPage, PageError> {
+        // SAFETY: as the caller promises.
+        let page = unsafe { header::blank::<LedgerPage>(address, len) }?;
+        page.tenant.store(tenant, Ordering::Relaxed);
+        page.header.write::<LedgerPage>();
+        Ok(page)
     }
 
     /// Returns the tenant that the ledger names. The tenant can write this: it proves nothing.
@@ -239,6 +272,12 @@ impl LedgerPage {
     #[must_use]
     pub fn last_refusal(&self, device: DeviceIndex) -> Option<(u64, u64)> {
         self.refusals[device.place()].read()
+    }
+
+    /// Returns the host's memory that the tenant has pinned.
+    #[must_use]
+    pub fn host(&self) -> &HostLedger {
+        &self.host
     }
 
     /// One process's slot.

@@ -13,7 +13,7 @@
 //! - [`gate`]: the permission to launch work, and the processes' answers.
 //! - [`packing`]: the memory that a driver takes from the card for a program's allocations.
 //! - [`ledger`]: the page that both write, and all operations on it.
-//! - [`host`]: the additions of version 2 to both. [`versioned`]: a page of either version.
+//! - [`host`]: the end of both, a budget of pinned memory.
 //! - `reserve`: the protocol, without locks, so that a process may die at any instruction.
 //! - [`message`]: hello, welcome, refused, knock, bye.
 //! - [`header`]: the first bytes of either page, the same in every version.
@@ -23,20 +23,18 @@
 //! 1. The meaning of a page's [`header`] and of a message's first eight bytes never changes.
 //! 2. A field that old readers may ignore takes the place of reserved bytes, which are zero
 //!    in every page made before; the version stays.
-//! 3. A field that everybody must count or obey needs a new version: a module of its own, like
-//!    [`host`], with its words behind those of the version before; a line for it in [`versioned`];
-//!    [`VERSION`] raised, and [`OLDEST`] left at the version before. Existing fields keep their
-//!    places, so that one piece of code serves both.
+//! 3. A field that everybody must count or obey needs a new version: its words behind those of the
+//!    version before, and [`VERSION`] raised. Existing fields keep their places, so that one piece of
+//!    code can serve both. [`OLDEST`] stays at a version that was released, as long as it is served.
 //!
-//! A tenant's pages are made when its first process announces its versions, in the newest version
-//! that [`agree`] allows, and stay so for the tenant's life: all its processes count on one page.
-//! The arbiter's tests have a process of version 1 with every byte written down by hand; it does
-//! not change when this crate does.
+//! A process names the versions that it speaks in its hello, and [`agree`] finds the newest one that
+//! both sides speak. A tenant's pages are made when its first process has come, and stay so for the
+//! tenant's life: all its processes count on one page.
 //!
 //! # Modules
-//! - `control`, `ledger`: the two pages of version 1. `host`: the addition of version 2 at their
-//!   end, a budget of pinned memory. `packing`: the driver's packing of small allocations.
-//!   `versioned`: a page of either version. `header`: the first bytes, which no version moves.
+//! - `control`, `ledger`: the two pages. `host`: the end of both, a budget of pinned memory.
+//!   `packing`: the driver's packing of small allocations. `header`: the first bytes, which no
+//!   version moves.
 //! - `reserve`: the lock-free protocol that takes and gives memory, when any process may die at
 //!   any step. One piece of code, generic over the word. `interleavings` runs it under loom;
 //!   `scribbles` runs it on a page that a tenant overwrites.
@@ -59,10 +57,11 @@ pub mod ledger;
 mod memory;
 pub mod message;
 pub mod packing;
+#[cfg(test)]
+mod places;
 mod reserve;
 pub mod settings;
 pub mod units;
-pub mod versioned;
 
 pub use control::{ControlDevice, ControlPage, ControlWriter};
 pub use gate::{GateRules, GateState, GateWord, TurnReport};
@@ -75,13 +74,12 @@ pub use message::{
 pub use packing::Packing;
 pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
 pub use units::{DeviceIndex, SlotIndex, Units, Uuid};
-pub use versioned::{AnyControl, AnyLedger};
 
 /// The version of everything in this crate.
 pub const VERSION: u16 = 2;
 
-/// The oldest version that an arbiter of this version still serves.
-pub const OLDEST: u16 = 1;
+/// The oldest version that is still spoken. No earlier one was ever released.
+pub const OLDEST: u16 = 2;
 
 /// Devices in one tenant's pages. Sixteen is the most that one NVLink domain within a single
 /// machine has today.
@@ -108,13 +106,13 @@ mod tests {
     #[test]
     fn the_newest_common_version_is_chosen() {
         for (min, max, want) in [
-            (1, 1, Some(1)),
-            (1, 2, Some(2)),
-            (1, 9, Some(VERSION)),
-            (VERSION, VERSION, Some(VERSION)),
+            (0, 9, Some(VERSION)),
+            (OLDEST - 1, OLDEST, Some(OLDEST)),
+            (OLDEST, OLDEST, Some(OLDEST)),
+            (VERSION, VERSION + 3, Some(VERSION)),
             (VERSION + 1, VERSION + 3, None),
             (0, OLDEST - 1, None),
-            (3, 1, None),
+            (VERSION, OLDEST - 1, None),
         ] {
             assert_eq!(agree(min, max), want, "{min}..={max}");
         }

@@ -14,9 +14,10 @@
 //! | knock | process whose page says that turns are followed | nothing |
 //! | bye | process that gives up its slot while it lives | nothing |
 //!
-//! The first eight bytes (magic, kind, size) are the same in every version. `Refused` never
-//! changes, and a later version may only append to `Hello`, because these two are read before
-//! either side knows the other's version. The layout of messages is in `wire`.
+//! The first eight bytes (magic, kind, size) are the same in every version. So are the two versions
+//! behind them in a `Hello`, and `Refused` never changes: these are read before either side knows
+//! the other's version. A later version that serves ours too may only append to `Hello`. The layout
+//! of messages is in `wire`.
 
 use core::fmt;
 
@@ -105,8 +106,8 @@ pub struct Hello {
     pub min_version: u16,
     /// The newest version the process speaks.
     pub max_version: u16,
-    /// Its slot before the arbiter was restarted; `None` for a process that is new. The ledger's
-    /// descriptor comes beside the message then.
+    /// Its slot before the arbiter was restarted; `None` for a process that is new, or that speaks
+    /// no version of ours. The ledger's descriptor comes beside the message then.
     pub held: Option<SlotClaim>,
 }
 
@@ -121,8 +122,7 @@ pub struct SlotClaim {
     /// Bytes that it holds of each device, in the order of the ledger's accounts. A new arbiter
     /// learns that order from here: it went away with the old control page.
     pub claims: [DeviceClaim; MAX_DEVICES],
-    /// Bytes that it has pinned of the host's memory. A process that speaks only version 1 does not
-    /// report them.
+    /// Bytes that it has pinned of the host's memory.
     pub host_bytes: u64,
 }
 

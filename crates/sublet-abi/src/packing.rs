@@ -4,9 +4,7 @@
 //! itself. Small ones share a piece, which the driver takes as a whole when no piece has room. No
 //! document states the border between small and large, the size of a piece, or whether an empty
 //! piece goes back. So the arbiter makes a process of its own allocate and free, watches the
-//! driver's figures meanwhile, and writes its findings here. The words stand in bytes that version
-//! 1 had reserved. A library that does not read them charges the bytes that were asked for, and the
-//! arbiter charges the rest at its next reading.
+//! driver's figures meanwhile, and writes its findings here.
 
 use crate::units::UNIT_BYTES;
 

@@ -373,8 +373,7 @@ pub struct TenantRow {
     /// Limit of pinned host memory; nothing for no limit.
     #[serde(rename = "pinnedLimitMiB")]
     pub pinned_limit_mib: Option<u64>,
-    /// Pinned host memory; nothing if it is not counted: for an unmanaged process, and for a
-    /// job whose first program's library speaks only version 1 of the pages.
+    /// Pinned host memory; nothing for an unmanaged process.
     #[serde(rename = "pinnedUsedMiB")]
     pub pinned_used_mib: Option<u64>,
     /// The last request for memory of the host that was refused.

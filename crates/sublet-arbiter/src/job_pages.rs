@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::SlotClaim;
-use sublet_abi::{DeviceIndex, GateWord, Hello, Mode, SlotIndex, Units};
+use sublet_abi::{DeviceIndex, GateWord, Mode, SlotIndex, Units};
 use sublet_model::{Bytes, MiB};
 use sublet_share::{Holding, Pid};
 use tracing::warn;
@@ -31,7 +31,7 @@ pub(crate) struct JobPages {
     mode: Mode,
     /// In the order of the pages.
     pub(crate) cards: Vec<JobCard>,
-    /// Made when its first process says which version it speaks.
+    /// Made when its first process comes, or brings the ledger of before.
     pages: Option<(ControlMemory, LedgerMemory)>,
     /// Processes may come back with a ledger, as long as none was made.
     pub(crate) expects_ledger: bool,
@@ -98,27 +98,6 @@ impl JobPages {
         self.pages.is_some()
     }
 
-    /// The version of its pages, once it has them.
-    pub(crate) fn version(&self) -> Option<u16> {
-        self.ledger().map(|ledger| ledger.page().version())
-    }
-
-    /// The version in which a process with this hello can be served: the pages' version, or
-    /// the newest that both sides speak if there are no pages yet. Otherwise an error text.
-    pub(crate) fn version_for(&self, hello: &Hello) -> Result<u16, String> {
-        let spoken = hello.min_version..=hello.max_version;
-        match (self.version(), agree(hello)) {
-            (Some(version), _) if spoken.contains(&version) => Ok(version),
-            (None, Some(version)) => Ok(version),
-            (Some(version), Some(_)) => Err(format!(
-                "the library speaks versions {} to {}, and the job's pages are of version {version}, \
-                 as its first process had them: give all its programs libraries of one release",
-                hello.min_version, hello.max_version
-            )),
-            (_, None) => Err(not_agreed(hello)),
-        }
-    }
-
     pub(crate) fn ledger(&self) -> Option<&LedgerMemory> {
         self.pages.as_ref().map(|(_, ledger)| ledger)
     }
@@ -127,20 +106,19 @@ impl JobPages {
         self.pages.as_ref().map(|(control, _)| control)
     }
 
-    /// Makes the pages in that version; `pinned_limit` is the job's limit of pinned host
-    /// memory, `None` for no limit.
+    /// Makes the pages; `pinned_limit` is the job's limit of pinned host memory, `None` for no
+    /// limit.
     pub(crate) fn make(
         &mut self,
         epoch: u64,
         now_ms: u64,
-        version: u16,
         pinned_limit: Option<MiB>,
     ) -> Result<(), PagesError> {
-        let ledger = LedgerMemory::new(version, self.id)?;
+        let ledger = LedgerMemory::new(self.id)?;
         self.adopt(epoch, now_ms, ledger, pinned_limit)
     }
 
-    /// Takes over a ledger, and makes a control page of its version.
+    /// Takes over a ledger, and makes a control page.
     pub(crate) fn adopt(
         &mut self,
         epoch: u64,
@@ -150,7 +128,6 @@ impl JobPages {
     ) -> Result<(), PagesError> {
         let devices: Vec<DeviceTerms> = self.cards.iter().map(JobCard::terms).collect();
         let control = ControlMemory::new(&Terms {
-            version: ledger.page().version(),
             tenant: self.id,
             epoch,
             mode: self.mode,
@@ -223,23 +200,18 @@ impl JobPages {
         };
         let bytes = Bytes::from(limit).get();
         control.writer().set_host_limit_bytes(Some(bytes));
-        if ledger
-            .page()
-            .host()
-            .is_some_and(|host| host.settle().is_err())
-        {
+        if ledger.page().host().settle().is_err() {
             warn!(job = self.id, "somebody scribbles on the job's ledger");
         }
     }
 
-    /// Its pinned host memory, and the last refusal there: bytes, and time. `None` if the
-    /// version of its pages does not count it.
-    pub(crate) fn pinned(&self) -> Option<(Bytes, Option<(u64, u64)>)> {
+    /// Its pinned host memory, and the last refusal there: bytes, and time.
+    pub(crate) fn pinned(&self) -> (Bytes, Option<(u64, u64)>) {
         let Some(ledger) = self.ledger() else {
-            return Some((Bytes::new(0), None));
+            return (Bytes::new(0), None);
         };
-        let host = ledger.page().host()?;
-        Some((Bytes::new(host.total().bytes()), host.last_refusal()))
+        let host = ledger.page().host();
+        (Bytes::new(host.total().bytes()), host.last_refusal())
     }
 
     /// Sets the arbiter's own account of a card.
@@ -303,10 +275,7 @@ impl JobPages {
             }
         }
         let units = Units::taken_by(held.host_bytes).unwrap_or(Units::MAX);
-        if let Some(host) = ledger.page().host()
-            && units > Units::ZERO
-            && host.charge(slot, units).is_err()
-        {
+        if units > Units::ZERO && ledger.page().host().charge(slot, units).is_err() {
             warn!(
                 job = self.id,
                 "the job's ledger cannot take what is claimed of the host"
@@ -324,8 +293,7 @@ impl JobPages {
                 warn!(job = self.id, "somebody scribbles on the job's ledger");
             }
         }
-        let host = ledger.page().host();
-        if host.is_some_and(|host| host.reclaim(slot).is_err()) {
+        if ledger.page().host().reclaim(slot).is_err() {
             warn!(job = self.id, "somebody scribbles on the job's ledger");
         }
         ledger.page().slot(slot).take_back();
@@ -412,20 +380,4 @@ impl JobCard {
             packing: self.figures.packing,
         }
     }
-}
-
-/// The newest version that the process and we speak.
-pub(crate) fn agree(hello: &Hello) -> Option<u16> {
-    sublet_abi::agree(hello.min_version, hello.max_version)
-}
-
-/// Reason why a process cannot be served at all.
-pub(crate) fn not_agreed(hello: &Hello) -> String {
-    format!(
-        "the library speaks versions {} to {}, the arbiter {} to {}: install both from one release",
-        hello.min_version,
-        hello.max_version,
-        sublet_abi::OLDEST,
-        sublet_abi::VERSION
-    )
 }

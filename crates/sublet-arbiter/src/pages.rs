@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 use sublet_abi::control::Terms;
-use sublet_abi::{AnyControl, AnyLedger, ControlWriter, GateWord, OLDEST, PageError, VERSION};
+use sublet_abi::{ControlPage, ControlWriter, GateWord, LedgerPage, PageError};
 
 /// Seals that every page needs: no process can shrink or grow it, or remove the seals.
 const FIXED: SealFlags = SealFlags::SHRINK
@@ -76,10 +76,6 @@ fn memory(name: &str, len: usize) -> Result<OwnedFd, PagesError> {
     Ok(memory)
 }
 
-fn known(bytes: Option<usize>, version: u16) -> Result<usize, PagesError> {
-    bytes.ok_or(PagesError::Page(PageError::Version(version)))
-}
-
 /// The page that only this arbiter can write.
 #[derive(Debug)]
 pub(crate) struct ControlMemory {
@@ -91,12 +87,11 @@ pub(crate) struct ControlMemory {
 
 impl ControlMemory {
     pub(crate) fn new(terms: &Terms<'_>) -> Result<ControlMemory, PagesError> {
-        let bytes = known(AnyControl::bytes(terms.version), terms.version)?;
-        let memory = memory("sublet-control", bytes)?;
+        let memory = memory("sublet-control", ControlPage::BYTES)?;
         // Sealed against being cut off before it is mapped; against writing after.
         rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(failed("sealing"))?;
-        let mapping = Mapping::of(&memory, bytes)?;
+        let mapping = Mapping::of(&memory, ControlPage::BYTES)?;
         // SAFETY: zeroed, as new memory is; mapped shared and writable for as long as the
         // mapping, which is dropped after the writer; sealed.
         let writer = unsafe { ControlWriter::create(mapping.address.cast(), mapping.len, terms) }
@@ -139,11 +134,11 @@ pub(crate) const LEDGER_NAME: &str = "sublet-ledger";
 /// True if that file has the form of a ledger. Nothing that is asked here waits for a file system,
 /// and such a file can be closed without waiting for anybody: it is memory, and little of it.
 pub(crate) fn is_ledger(file: &OwnedFd) -> bool {
-    form_of(file).is_ok()
+    check_form(file).is_ok()
 }
 
-/// The version that a ledger's size tells, and the size.
-fn form_of(memory: &OwnedFd) -> Result<(u16, usize), PagesError> {
+/// Ok if that file is sealed, and has the size of a ledger.
+fn check_form(memory: &OwnedFd) -> Result<(), PagesError> {
     // First of all: the kernel answers this itself, and says no for what is no memory. To ask for
     // the size of anything else could wait for a file system that a tenant serves.
     let seals = rustix::fs::fcntl_get_seals(memory)
@@ -152,30 +147,29 @@ fn form_of(memory: &OwnedFd) -> Result<(u16, usize), PagesError> {
         return Err(PagesError::NotOurs("it is not sealed"));
     }
     let about = rustix::fs::fstat(memory).map_err(failed("looking at"))?;
-    let size = usize::try_from(about.st_size).unwrap_or_default();
-    let version = (OLDEST..=VERSION).find(|version| AnyLedger::bytes(*version) == Some(size));
-    let version = version.ok_or(PagesError::NotOurs("it has another size"))?;
-    Ok((version, size))
+    if usize::try_from(about.st_size) != Ok(LedgerPage::BYTES) {
+        return Err(PagesError::NotOurs("it has another size"));
+    }
+    Ok(())
 }
 
 /// The page that the tenant writes too.
 #[derive(Debug)]
 pub(crate) struct LedgerMemory {
     memory: OwnedFd,
-    page: AnyLedger<'static>,
+    page: &'static LedgerPage,
     /// Last field, so that it is dropped after the values that lie in it.
     _mapping: Mapping,
 }
 
 impl LedgerMemory {
-    pub(crate) fn new(version: u16, tenant: u64) -> Result<LedgerMemory, PagesError> {
-        let bytes = known(AnyLedger::bytes(version), version)?;
-        let memory = memory(LEDGER_NAME, bytes)?;
+    pub(crate) fn new(tenant: u64) -> Result<LedgerMemory, PagesError> {
+        let memory = memory(LEDGER_NAME, LedgerPage::BYTES)?;
         rustix::fs::fcntl_add_seals(&memory, FIXED).map_err(failed("sealing"))?;
-        let mapping = Mapping::of(&memory, bytes)?;
+        let mapping = Mapping::of(&memory, LedgerPage::BYTES)?;
         // SAFETY: zeroed, as new memory is; mapped shared and writable for as long as the
         // mapping, which is dropped after the reference; sealed.
-        let page = unsafe { AnyLedger::create(mapping.address.cast(), bytes, version, tenant) }
+        let page = unsafe { LedgerPage::create(mapping.address.cast(), mapping.len, tenant) }
             .map_err(PagesError::Page)?;
         Ok(LedgerMemory {
             memory,
@@ -184,18 +178,14 @@ impl LedgerMemory {
         })
     }
 
-    /// Takes over a ledger that a predecessor made and a process kept. Its version is told by
-    /// its size: the tenant can write all that is on the page, and no seal lets it change that.
+    /// Takes over a ledger that a predecessor made and a process kept.
     pub(crate) fn adopt(memory: OwnedFd) -> Result<LedgerMemory, PagesError> {
-        let (version, size) = form_of(&memory)?;
-        let mapping = Mapping::of(&memory, size)?;
+        check_form(&memory)?;
+        let mapping = Mapping::of(&memory, LedgerPage::BYTES)?;
         // SAFETY: mapped shared and writable for as long as the mapping, which is dropped
         // after the reference; of this size, and sealed against being made shorter.
-        let page = unsafe { AnyLedger::from_ptr(mapping.address.cast(), size) }
+        let page = unsafe { LedgerPage::from_ptr(mapping.address.cast(), mapping.len) }
             .map_err(PagesError::Page)?;
-        if page.version() != version {
-            return Err(PagesError::NotOurs("its version has another size"));
-        }
         Ok(LedgerMemory {
             memory,
             page,
@@ -203,7 +193,7 @@ impl LedgerMemory {
         })
     }
 
-    pub(crate) fn page(&self) -> AnyLedger<'_> {
+    pub(crate) fn page(&self) -> &LedgerPage {
         self.page
     }
 
@@ -224,13 +214,12 @@ impl LedgerMemory {
 
 #[cfg(test)]
 mod tests {
-    use sublet_abi::Mode;
+    use sublet_abi::{Mode, VERSION};
 
     use super::*;
 
     fn control() -> ControlMemory {
         ControlMemory::new(&Terms {
-            version: VERSION,
             tenant: 7,
             epoch: 1,
             mode: Mode::Strict,
@@ -242,7 +231,7 @@ mod tests {
     }
 
     fn map(fd: BorrowedFd<'_>, prot: ProtFlags) -> rustix::io::Result<()> {
-        let (len, flags) = (AnyControl::bytes(VERSION).unwrap(), MapFlags::SHARED);
+        let (len, flags) = (ControlPage::BYTES, MapFlags::SHARED);
         // SAFETY: a new mapping where the kernel likes; it is not used and unmapped again.
         unsafe {
             let address = rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)?;
@@ -265,17 +254,14 @@ mod tests {
 
     #[test]
     fn a_ledger_is_taken_over_and_anything_else_is_not() {
-        for version in OLDEST..=VERSION {
-            let ledger = LedgerMemory::new(version, 7).unwrap();
-            assert!(rustix::fs::ftruncate(ledger.memory(), 0).is_err());
-            let kept = ledger.memory().try_clone_to_owned().unwrap();
-            assert!(ledger.is(&kept));
-            drop(ledger);
-            let adopted = LedgerMemory::adopt(kept).unwrap();
-            assert_eq!(adopted.page().tenant(), 7);
-            assert_eq!(adopted.page().version(), version);
-        }
-        let bytes = AnyLedger::bytes(VERSION).unwrap();
+        let ledger = LedgerMemory::new(7).unwrap();
+        assert!(rustix::fs::ftruncate(ledger.memory(), 0).is_err());
+        let kept = ledger.memory().try_clone_to_owned().unwrap();
+        assert!(ledger.is(&kept));
+        drop(ledger);
+        let adopted = LedgerMemory::adopt(kept).unwrap();
+        assert_eq!(adopted.page().tenant(), 7);
+        let bytes = LedgerPage::BYTES;
         let refuse = |memory: OwnedFd| LedgerMemory::adopt(memory).unwrap_err().to_string();
         let unsealed = memory("test", bytes).unwrap();
         assert!(refuse(unsealed).contains("not sealed"));
@@ -285,13 +271,11 @@ mod tests {
         let empty = memory("test", bytes).unwrap();
         rustix::fs::fcntl_add_seals(&empty, FIXED).unwrap();
         assert!(refuse(empty).contains("does not begin"));
-        // A page of today's version that says it is an older one.
-        let forged = LedgerMemory::new(VERSION, 7).unwrap();
+        // The tenant can write that it is of another version.
+        let forged = LedgerMemory::new(7).unwrap();
         let memory_of_it = forged.memory().try_clone_to_owned().unwrap();
-        rustix::io::pwrite(&memory_of_it, &OLDEST.to_ne_bytes(), 12).unwrap();
-        let oldest = AnyLedger::bytes(OLDEST).unwrap() as u32;
-        rustix::io::pwrite(&memory_of_it, &oldest.to_ne_bytes(), 8).unwrap();
-        assert!(refuse(memory_of_it).contains("its version has another size"));
+        rustix::io::pwrite(&memory_of_it, &(VERSION + 1).to_ne_bytes(), 12).unwrap();
+        assert!(refuse(memory_of_it).contains("the page has version 3; known are 2 to 2"));
         let shut = memory("test", bytes).unwrap();
         rustix::fs::fcntl_add_seals(&shut, FIXED | SealFlags::WRITE).unwrap();
         assert!(refuse(shut).contains("mapping"));

@@ -430,7 +430,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!may_hold_ledger(Pid(child.id())), "it is gone");
-        let _ledger = crate::pages::LedgerMemory::new(sublet_abi::VERSION, 1).unwrap();
+        let _ledger = crate::pages::LedgerMemory::new(1).unwrap();
         assert!(may_hold_ledger(me));
     }
 

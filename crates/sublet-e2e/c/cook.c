@@ -16,7 +16,7 @@
 #define FILL 0
 #endif
 
-/* Where version 1 of the page, and so every one, has a word for each of sixteen cards. */
+/* Where the page has a word for each of sixteen cards. */
 enum { HEADS = 64, HEAD_BYTES = 64, N_CARDS = 16 };
 
 static unsigned char *page;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The layout of version 1 of the pages, and so of every one (`sublet-abi`). */
+/* The layout of the pages (`sublet-abi`). */
 enum { GATE_WORD = 40, SLOTS = 1344, SLOT_BYTES = 576, STATE = 8, ANSWER = 24, FLAGS = 28 };
 enum { CLOSED = 3, AT_WORK = 2 };
 

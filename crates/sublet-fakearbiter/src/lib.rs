@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    AnyControl, AnyLedger, ControlWriter, DeviceIndex, GateState, GateWord, Hello, Mode, Packing,
-    SlotIndex, TurnReport, Units, Uuid, VERSION,
+    ControlPage, ControlWriter, DeviceIndex, GateState, GateWord, Hello, LedgerPage, Mode, Packing,
+    SlotIndex, TurnReport, Units, Uuid,
 };
 use tempfile::TempDir;
 
@@ -58,8 +58,6 @@ pub struct GrantedCard {
 /// Grant of the tenant.
 #[derive(Debug, Clone)]
 pub struct TenantGrant {
-    /// The version of its pages, and of the welcome.
-    pub version: u16,
     /// Behaviour of its processes without an arbiter.
     pub mode: Mode,
     /// Its cards, in its order.
@@ -81,7 +79,6 @@ impl TenantGrant {
     #[must_use]
     pub fn of(cards: Vec<GrantedCard>) -> Self {
         Self {
-            version: VERSION,
             mode: Mode::Compat,
             cards,
             context_bytes: 0,
@@ -98,7 +95,7 @@ impl TenantGrant {
 pub struct FakeArbiter {
     folder: Arc<TempDir>,
     writer: Arc<ControlWriter<'static>>,
-    ledger: AnyLedger<'static>,
+    ledger: &'static LedgerPage,
     ledger_page: Arc<Page>,
     epoch: u64,
     /// The number of the last closing.
@@ -114,10 +111,9 @@ impl FakeArbiter {
     #[must_use]
     pub fn start(grant: &TenantGrant) -> Self {
         let folder = Arc::new(tempfile::tempdir().expect("a folder"));
-        let bytes = AnyLedger::bytes(grant.version).expect("a known version");
-        let page = Page::new(bytes);
+        let page = Page::new(LedgerPage::BYTES);
         // SAFETY: fresh memory of that length, sealed, and mapped for good.
-        let ledger = unsafe { AnyLedger::create(page.address(), bytes, grant.version, TENANT) };
+        let ledger = unsafe { LedgerPage::create(page.address(), LedgerPage::BYTES, TENANT) };
         Self::serve(grant, folder, 1, ledger.expect("a ledger"), Arc::new(page))
     }
 
@@ -137,7 +133,7 @@ impl FakeArbiter {
         grant: &TenantGrant,
         folder: Arc<TempDir>,
         epoch: u64,
-        ledger: AnyLedger<'static>,
+        ledger: &'static LedgerPage,
         ledger_page: Arc<Page>,
     ) -> Self {
         let devices: Vec<DeviceTerms> = grant
@@ -152,7 +148,6 @@ impl FakeArbiter {
             })
             .collect();
         let terms = Terms {
-            version: ledger.version(),
             tenant: TENANT,
             epoch,
             mode: grant.mode,
@@ -160,10 +155,10 @@ impl FakeArbiter {
             host_limit_bytes: grant.host_limit_bytes,
             now_ms: now_ms(),
         };
-        let bytes = AnyControl::bytes(ledger.version()).expect("a known version");
-        let control = Page::new(bytes);
+        let control = Page::new(ControlPage::BYTES);
         // SAFETY: fresh memory of that length, sealed, and mapped for good.
-        let writer = unsafe { ControlWriter::create(control.address(), bytes, &terms) };
+        let writer =
+            unsafe { ControlWriter::create(control.address(), ControlPage::BYTES, &terms) };
         control.forbid_writing();
         let server = Server::new(grant, control, Arc::clone(&ledger_page), ledger);
         let server = Arc::new(server);
@@ -202,13 +197,13 @@ impl FakeArbiter {
 
     /// The tenant's control page.
     #[must_use]
-    pub fn control(&self) -> AnyControl<'static> {
+    pub fn control(&self) -> &'static ControlPage {
         self.writer.page()
     }
 
     /// The tenant's ledger page.
     #[must_use]
-    pub fn ledger(&self) -> AnyLedger<'static> {
+    pub fn ledger(&self) -> &'static LedgerPage {
         self.ledger
     }
 
@@ -218,20 +213,17 @@ impl FakeArbiter {
         self.ledger.total(device(place)).bytes()
     }
 
-    /// Bytes of the host's memory that the tenant has pinned; nothing on pages that do not
-    /// count it.
+    /// Bytes of the host's memory that the tenant has pinned.
     #[must_use]
     pub fn pinned(&self) -> u64 {
-        let host = self.ledger.host();
-        host.map_or(0, |host| host.total().bytes())
+        self.ledger.host().total().bytes()
     }
 
     /// Changes the tenant's limit of pinned memory, in bytes; as
     /// [`set_limit`](Self::set_limit).
     pub fn set_host_limit(&self, bytes: Option<u64>) {
         self.writer.set_host_limit_bytes(bytes);
-        let host = self.ledger.host().expect("pages that count it");
-        host.settle().expect("nobody scribbles");
+        self.ledger.host().settle().expect("nobody scribbles");
     }
 
     /// Changes the limit on the tenant's n-th card, in bytes. When this returns, nothing that was

@@ -13,7 +13,9 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use sublet_abi::message::{MESSAGE_BYTES_MAX, RefusedCode, RefusedHello, Text};
-use sublet_abi::{AnyLedger, ArbiterMessage, Hello, Mode, ProcessMessage, SlotIndex, Welcome};
+use sublet_abi::{
+    ArbiterMessage, Hello, LedgerPage, Mode, ProcessMessage, SlotIndex, VERSION, Welcome,
+};
 
 use crate::page::Page;
 use crate::{TENANT, TenantGrant};
@@ -25,7 +27,7 @@ const BACKLOG: i32 = 512;
 pub(crate) struct Server {
     control: Page,
     ledger_page: Arc<Page>,
-    ledger: AnyLedger<'static>,
+    ledger: &'static LedgerPage,
     mode: Mode,
     refuse: Option<(RefusedCode, &'static str)>,
     shift: u32,
@@ -44,7 +46,7 @@ impl Server {
         grant: &TenantGrant,
         control: Page,
         ledger_page: Arc<Page>,
-        ledger: AnyLedger<'static>,
+        ledger: &'static LedgerPage,
     ) -> Self {
         Self {
             control,
@@ -138,7 +140,7 @@ impl Server {
         let credentials = rustix::net::sockopt::socket_peercred(client).expect("a peer");
         let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs() + self.shift;
         let welcome = ArbiterMessage::Welcome(Welcome {
-            version: self.ledger.version(),
+            version: VERSION,
             mode: self.mode,
             slot: held.unwrap_or_else(|| self.slot_of(pid)),
             generation: 1,

@@ -116,9 +116,9 @@ struct Keeper {
 impl Keeper {
     fn step(&mut self) {
         let control = self.link.control();
-        let rules = control.page().gate();
+        let rules = control.gate();
         let page = rules.word();
-        let is_alive = link::is_arbiter_alive(control.page());
+        let is_alive = link::is_arbiter_alive(control);
         let without_arbiter = rules.without_arbiter();
         let aim = aim(page, is_alive, without_arbiter, link::now_ns() / 1000);
         // Again each time: a successor of the arbiter may have begun a new account.

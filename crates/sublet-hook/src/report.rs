@@ -21,7 +21,7 @@ pub struct Memory {
 /// A device's memory now.
 #[must_use]
 pub fn memory(link: &Link, device: DeviceIndex) -> Memory {
-    on_pages(&link.control(), &link.ledger(), device)
+    on_pages(link.control(), link.ledger(), device)
 }
 
 /// The same, for a reader of the pages that has no slot: NVML.

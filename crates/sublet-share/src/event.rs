@@ -55,13 +55,6 @@ pub enum Event {
         /// Compute time of each of its cards.
         compute: ComputeRange,
     },
-    /// A job has its shared pages, in the version that its first process speaks.
-    PagesMade {
-        /// The job.
-        job: JobId,
-        /// False if pages of that version do not count pinned memory.
-        counts_pinned: bool,
-    },
     /// A process of a job wants a slot.
     Joined {
         /// The job.

@@ -134,7 +134,6 @@ impl Machine {
             Event::LimitAsked { job, memory } => self.limit(job, memory, out),
             Event::PinnedLimitAsked { job, memory } => self.limit_pinned(job, memory, out),
             Event::ComputeAsked { job, compute } => self.limit_compute(job, compute, out),
-            Event::PagesMade { job, counts_pinned } => self.pages_are_made(job, counts_pinned),
             Event::Joined { job, pid } => self.join(now, job, pid, None, out),
             Event::Returned { job, pid, slot } => self.join(now, job, pid, Some(slot), out),
             Event::Exited(pid) => self.exit(pid, out),

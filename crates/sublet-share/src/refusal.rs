@@ -96,8 +96,6 @@ pub enum JobRefusal {
     Inside(JobId),
     /// Whether a program is inside a job cannot be seen.
     Unseen,
-    /// The job's pinned memory is not counted.
-    PinnedNotCounted(JobId),
     /// A cluster's job cannot have more than it was promised.
     Promised {
         /// Requested memory there.
@@ -170,7 +168,6 @@ impl JobRefusal {
             | JobRefusal::Clustered
             | JobRefusal::Inside(_)
             | JobRefusal::Unseen
-            | JobRefusal::PinnedNotCounted(_)
             | JobRefusal::Opportunistic { .. }
             | JobRefusal::Promised { .. }
             | JobRefusal::PromisedCompute { .. }
@@ -272,7 +269,6 @@ impl fmt::Display for JobRefusal {
             ),
             JobRefusal::Inside(_)
             | JobRefusal::Unseen
-            | JobRefusal::PinnedNotCounted(_)
             | JobRefusal::Promised { .. }
             | JobRefusal::PromisedCompute { .. }
             | JobRefusal::NoGrowth { .. } => self.fmt_change(f),
@@ -317,11 +313,6 @@ impl JobRefusal {
             JobRefusal::Unseen => {
                 f.write_str("the arbiter cannot see whose child asks this; try again")
             }
-            JobRefusal::PinnedNotCounted(job) => write!(
-                f,
-                "job {job} has pages of version 1, as its first process had them: nobody counts \
-                 what it pins"
-            ),
             JobRefusal::Promised {
                 asked,
                 gpu,

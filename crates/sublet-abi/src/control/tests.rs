@@ -2,17 +2,17 @@
 
 use core::ptr;
 
-use crate::control::{ControlWriter, DeviceTerms, Terms};
+use crate::control::{ControlPage, ControlWriter, DeviceTerms, Terms};
 use crate::gate::{GateState, GateWord};
-use crate::header::{self, PageError, PageKind};
+use crate::header::{PageError, PageKind};
+use crate::ledger::LedgerPage;
 use crate::memory::Memory;
 use crate::message::Mode;
 use crate::packing::Packing;
 use crate::units::{DeviceIndex, Units};
-use crate::versioned::{AnyControl, AnyLedger};
 use crate::{MAX_DEVICES, VERSION};
 
-const BYTES: usize = AnyControl::bytes(VERSION).expect("it is known");
+const BYTES: usize = ControlPage::BYTES;
 
 fn device(number: u8) -> DeviceTerms {
     DeviceTerms {
@@ -26,7 +26,6 @@ fn device(number: u8) -> DeviceTerms {
 
 fn create<'a>(memory: &'a mut Memory, devices: &[DeviceTerms]) -> ControlWriter<'a> {
     let terms = Terms {
-        version: VERSION,
         tenant: 7,
         epoch: 3,
         mode: Mode::Strict,
@@ -49,7 +48,7 @@ fn a_page_says_what_was_written() {
     let address = memory.address();
     let writer = create(&mut memory, &[device(1), device(2)]);
     // SAFETY: as for the writer.
-    let page = unsafe { AnyControl::from_ptr(address, 4096) }.expect("a page");
+    let page = unsafe { ControlPage::from_ptr(address, 4096) }.expect("a page");
     assert_eq!(
         (page.tenant(), page.epoch(), page.heartbeat_ms()),
         (7, 3, 1000)
@@ -118,12 +117,11 @@ fn there_are_no_more_than_sixteen_devices() {
 #[test]
 fn what_is_no_page_is_refused() {
     let bytes = BYTES;
-    let ledger_bytes = AnyLedger::bytes(VERSION).expect("it is known");
-    let mut memory = Memory::zeroed(ledger_bytes);
+    let mut memory = Memory::zeroed(LedgerPage::BYTES);
     let address = memory.address();
     let open = |address: *mut u8, len| {
         // SAFETY: the memory is longer than any length that is tried, and outlives the page.
-        unsafe { AnyControl::from_ptr(address, len) }.map(|page| page.tenant())
+        unsafe { ControlPage::from_ptr(address, len) }.map(ControlPage::tenant)
     };
     assert_eq!(open(ptr::null_mut(), bytes), Err(PageError::Misaligned));
     assert_eq!(
@@ -146,13 +144,6 @@ fn what_is_no_page_is_refused() {
     let poke = |at: usize, value: u8| unsafe { address.add(at).write(value) };
     poke(12, VERSION as u8 + 1);
     assert_eq!(open(address, bytes), Err(PageError::Version(VERSION + 1)));
-    // SAFETY: as above.
-    let version = unsafe { header::peek(PageKind::Control, address, bytes) };
-    assert_eq!(
-        version,
-        Ok(VERSION + 1),
-        "which is how an arbiter finds the right layout"
-    );
     poke(12, VERSION as u8);
     poke(8, 0);
     let size = PageError::Size {
@@ -162,18 +153,6 @@ fn what_is_no_page_is_refused() {
     assert_eq!(open(address, bytes), Err(size));
 
     // SAFETY: as above.
-    let ledger = unsafe { AnyLedger::from_ptr(address, ledger_bytes) };
+    let ledger = unsafe { LedgerPage::from_ptr(address, LedgerPage::BYTES) };
     assert_eq!(ledger.err(), Some(PageError::NotA(PageKind::Ledger)));
-    // SAFETY: as above.
-    let kind = unsafe { header::peek(PageKind::Ledger, address, 64) };
-    assert_eq!(kind, Err(PageError::NotA(PageKind::Ledger)));
-    // SAFETY: as above.
-    let short = unsafe { header::peek(PageKind::Control, address, 15) };
-    assert_eq!(
-        short,
-        Err(PageError::Short {
-            mapped: 15,
-            needed: 16
-        })
-    );
 }

@@ -9,19 +9,18 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
+use crate::SLOTS;
 use crate::ledger::LedgerPage;
 use crate::memory::Memory;
 use crate::reserve::{NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
-use crate::versioned::AnyLedger;
-use crate::{SLOTS, VERSION};
 
-const BYTES: usize = AnyLedger::bytes(VERSION).expect("it is known");
+const BYTES: usize = LedgerPage::BYTES;
 
 fn create(memory: &mut Memory) -> &LedgerPage {
     // SAFETY: the memory is zero and lives as long as the page.
-    let page = unsafe { AnyLedger::create(memory.address(), BYTES, VERSION, 7) };
-    page.expect("there is room").page()
+    let page = unsafe { LedgerPage::create(memory.address(), BYTES, 7) };
+    page.expect("there is room")
 }
 
 fn slot(index: u32) -> SlotIndex {
@@ -137,9 +136,9 @@ proptest! {
             }
         }
         // SAFETY: the memory was made as a page above, and lives as long as this one.
-        let page = unsafe { AnyLedger::from_ptr(memory.address(), BYTES) };
+        let page = unsafe { LedgerPage::from_ptr(memory.address(), BYTES) };
         let page = page.expect("its header is whole");
-        let host = page.host().expect("of version 2");
+        let host = page.host();
         let (slot, device) = (slot(who), device(what));
         let most = Units::MAX;
         prop_assert!(page.total(device) <= most && page.held(slot, device) <= most);

@@ -13,7 +13,7 @@ use super::{
     RefusedCode, RefusedHello, SlotClaim, TEXT_BYTES_MAX, Text, Welcome,
 };
 use crate::units::SlotIndex;
-use crate::{MAX_DEVICES, OLDEST, VERSION};
+use crate::{MAX_DEVICES, OLDEST, VERSION, agree};
 
 const MAGIC: u32 = u32::from_ne_bytes(*b"Subl");
 const HELLO: u16 = 1;
@@ -34,23 +34,23 @@ struct Head {
     size: u16,
 }
 
+/// The part of a hello that is the same in every version.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-struct HelloBytes {
+struct HelloStart {
     head: Head,
     min_version: u16,
     max_version: u16,
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct HelloBytes {
+    start: HelloStart,
     flags: u32,
     slot: u32,
     generation: u32,
     claims: [DeviceClaim; MAX_DEVICES],
-}
-
-/// From a process that speaks version 2, with that version's additions.
-#[repr(C)]
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-struct HelloBytes2 {
-    first: HelloBytes,
     host_bytes: u64,
 }
 
@@ -76,18 +76,18 @@ struct RefusedBytes {
 }
 
 const _: () = {
-    assert!(size_of::<HelloBytes>() == 408);
-    assert!(size_of::<HelloBytes2>() == 416);
+    assert!(size_of::<HelloStart>() == 12);
+    assert!(size_of::<HelloBytes>() == 416);
     assert!(size_of::<WelcomeBytes>() == 32);
     assert!(size_of::<RefusedBytes>() == 268);
-    assert!(size_of::<HelloBytes2>() <= MESSAGE_BYTES_MAX);
+    assert!(size_of::<HelloBytes>() <= MESSAGE_BYTES_MAX);
 };
 
 /// A message as it is sent.
 #[derive(Clone)]
 pub struct Datagram {
     len: usize,
-    bytes: [u8; size_of::<HelloBytes2>()], // the longest
+    bytes: [u8; size_of::<HelloBytes>()], // the longest
 }
 
 impl Deref for Datagram {
@@ -100,7 +100,7 @@ impl Deref for Datagram {
 
 impl Datagram {
     fn of(message: &(impl IntoBytes + Immutable)) -> Datagram {
-        let mut bytes = [0; size_of::<HelloBytes2>()];
+        let mut bytes = [0; size_of::<HelloBytes>()];
         let written = message.as_bytes();
         bytes[..written.len()].copy_from_slice(written);
         Datagram {
@@ -123,13 +123,7 @@ impl ProcessMessage {
     #[must_use]
     pub fn encode(&self) -> Datagram {
         match self {
-            ProcessMessage::Hello(hello) if hello.max_version < 2 => {
-                Datagram::of(&HelloBytes::of(hello, size_of::<HelloBytes>()))
-            }
-            ProcessMessage::Hello(hello) => Datagram::of(&HelloBytes2 {
-                first: HelloBytes::of(hello, size_of::<HelloBytes2>()),
-                host_bytes: hello.held.as_ref().map_or(0, |held| held.host_bytes),
-            }),
+            ProcessMessage::Hello(hello) => Datagram::of(&HelloBytes::of(hello)),
             ProcessMessage::Knock => Datagram::of(&head(KNOCK, size_of::<Head>())),
             ProcessMessage::Bye => Datagram::of(&head(BYE, size_of::<Head>())),
         }
@@ -179,70 +173,61 @@ impl ArbiterMessage {
 }
 
 impl HelloBytes {
-    fn of(hello: &Hello, size: usize) -> HelloBytes {
+    fn of(hello: &Hello) -> HelloBytes {
         let mut bytes = HelloBytes::new_zeroed();
-        bytes.head = head(HELLO, size);
-        bytes.min_version = hello.min_version;
-        bytes.max_version = hello.max_version;
+        bytes.start = HelloStart {
+            head: head(HELLO, size_of::<HelloBytes>()),
+            min_version: hello.min_version,
+            max_version: hello.max_version,
+        };
         if let Some(held) = &hello.held {
             bytes.flags = COMES_BACK;
             bytes.slot = held.slot.get();
             bytes.generation = held.generation;
             bytes.claims = held.claims;
+            bytes.host_bytes = held.host_bytes;
         }
         bytes
     }
 
-    /// A process that speaks a later version too may have set flags and appended fields that
-    /// are not known here; they are left alone, and it is served in our version or refused.
+    /// Reads no more than the versions of a process that speaks none of ours: it will be refused.
+    /// One that speaks a later version too may have set flags and appended fields that are not
+    /// known here; they are left alone, and it is served in our version.
     fn read(bytes: &[u8], head: Head) -> Result<Hello, MessageError> {
-        let Ok((hello, tail)) = HelloBytes::read_from_prefix(bytes) else {
+        let Ok((start, _)) = HelloStart::read_from_prefix(bytes) else {
             return Err(wrong_size::<HelloBytes>(bytes, head));
         };
-        if hello.max_version < 2 {
-            return match tail {
-                [] => hello.parse(false, 0),
-                _ => Err(wrong_size::<HelloBytes>(bytes, head)),
-            };
+        let (min_version, max_version) = (start.min_version, start.max_version);
+        if min_version > max_version {
+            return Err(field("oldest version", min_version));
         }
-        let Ok((host_bytes, tail)) = u64::read_from_prefix(tail) else {
-            return Err(wrong_size::<HelloBytes2>(bytes, head));
+        let is_later = max_version > VERSION;
+        let held = match HelloBytes::read_from_prefix(bytes) {
+            _ if agree(min_version, max_version).is_none() => None,
+            Ok((hello, tail)) if tail.is_empty() || is_later => hello.held(is_later)?,
+            _ => return Err(wrong_size::<HelloBytes>(bytes, head)),
         };
-        let is_later = hello.max_version > VERSION;
-        if !tail.is_empty() && !is_later {
-            return Err(wrong_size::<HelloBytes2>(bytes, head));
-        }
-        hello.parse(is_later, host_bytes)
+        Ok(Hello {
+            min_version,
+            max_version,
+            held,
+        })
     }
 
-    fn parse(&self, is_later: bool, host_bytes: u64) -> Result<Hello, MessageError> {
-        if self.min_version > self.max_version {
-            return Err(field("oldest version", self.min_version));
-        }
+    fn held(&self, is_later: bool) -> Result<Option<SlotClaim>, MessageError> {
         if self.flags & !COMES_BACK != 0 && !is_later {
             return Err(field("flags", self.flags));
         }
-        let comes_back = self.flags & COMES_BACK != 0;
-        let held = if comes_back {
-            let slot = SlotIndex::of_process(self.slot);
-            Some(SlotClaim {
-                slot: slot.ok_or_else(|| field("slot", self.slot))?,
-                generation: self.generation,
-                claims: self.claims,
-                host_bytes,
-            })
-        } else {
-            self.check_nothing_held()?;
-            if host_bytes != 0 {
-                return Err(field("claim", host_bytes));
-            }
-            None
-        };
-        Ok(Hello {
-            min_version: self.min_version,
-            max_version: self.max_version,
-            held,
-        })
+        if self.flags & COMES_BACK == 0 {
+            return self.check_nothing_held().map(|()| None);
+        }
+        let slot = SlotIndex::of_process(self.slot);
+        Ok(Some(SlotClaim {
+            slot: slot.ok_or_else(|| field("slot", self.slot))?,
+            generation: self.generation,
+            claims: self.claims,
+            host_bytes: self.host_bytes,
+        }))
     }
 
     fn check_nothing_held(&self) -> Result<(), MessageError> {
@@ -258,6 +243,7 @@ impl HelloBytes {
             .find(|claim| **claim != DeviceClaim::default())
         {
             Some(claim) => Err(field("claim", claim.bytes)),
+            None if self.host_bytes != 0 => Err(field("claim", self.host_bytes)),
             None => Ok(()),
         }
     }

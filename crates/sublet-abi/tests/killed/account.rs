@@ -3,8 +3,8 @@
 //! memory, since a victim calls it.
 
 use sublet_abi::{
-    AnyLedger, Contended, DeviceIndex, HostLedger, NotCharged, NotReleased, NotReserved, SlotIndex,
-    Units,
+    Contended, DeviceIndex, HostLedger, LedgerPage, NotCharged, NotReleased, NotReserved,
+    SlotIndex, Units,
 };
 
 use crate::page::Page;
@@ -19,16 +19,15 @@ pub(crate) enum Kind {
 /// All accounts of that kind on one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Account {
-    ledger: AnyLedger<'static>,
+    ledger: &'static LedgerPage,
     host: &'static HostLedger,
     kind: Kind,
 }
 
 impl Account {
-    /// On a page of today's version.
     pub(crate) fn of(page: &Page, kind: Kind) -> Account {
         let ledger = page.ledger();
-        let host = ledger.host().expect("today's version has one");
+        let host = ledger.host();
         Account { ledger, host, kind }
     }
 

@@ -5,16 +5,15 @@ use std::io;
 use std::ptr;
 
 use anyhow::{Context, Result, ensure};
-use sublet_abi::{AnyLedger, VERSION};
+use sublet_abi::LedgerPage;
 
-/// Bytes of a page of today's version.
-const BYTES: usize = AnyLedger::bytes(VERSION).expect("it is known");
+const BYTES: usize = LedgerPage::BYTES;
 
 /// A page, mapped shared: a child made by fork sees the same.
 #[derive(Debug)]
 pub(crate) struct Page {
     address: *mut u8,
-    ledger: AnyLedger<'static>,
+    ledger: &'static LedgerPage,
 }
 
 impl Page {
@@ -25,12 +24,12 @@ impl Page {
     pub(crate) fn create() -> Result<Page> {
         let address = map().context("map a ledger page")?;
         // SAFETY: a new mapping of that length, sealed, and never undone.
-        let ledger = unsafe { AnyLedger::create(address, BYTES, VERSION, 1) }?;
+        let ledger = unsafe { LedgerPage::create(address, BYTES, 1) }?;
         Ok(Page { address, ledger })
     }
 
     /// Returns its ledger.
-    pub(crate) fn ledger(&self) -> AnyLedger<'static> {
+    pub(crate) fn ledger(&self) -> &'static LedgerPage {
         self.ledger
     }
 

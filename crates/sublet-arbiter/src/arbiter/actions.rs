@@ -15,7 +15,7 @@ use super::admin_requests::refused;
 use super::status::mib;
 use super::{Arbiter, now_ms};
 use crate::admin::{Placed, PlacedGpu, Reply};
-use crate::job_pages::{JobCard, JobPages};
+use crate::job_pages::JobCard;
 use crate::peer;
 use crate::poller::Key;
 use crate::socket;
@@ -105,8 +105,7 @@ impl Arbiter {
         self.forget_job(job);
     }
 
-    /// Gives a job its cards. Its pages are made when its first process says which version it
-    /// speaks.
+    /// Gives a job its cards. Its pages are made when its first process comes.
     fn place(&mut self, job: JobId, parts: &[Holding]) -> Option<Event> {
         let cards: Option<Vec<JobCard>> = parts
             .iter()
@@ -195,27 +194,25 @@ impl Arbiter {
         }
     }
 
-    /// Hands a process its slot and both pages. Returns what happened in the meantime.
+    /// Hands a process its slot and both pages. Returns what happened if that failed.
     fn welcome(
         &mut self,
         key: Key,
         (job, pid): (JobId, Pid),
         slot: SlotIndex,
         again: bool,
-    ) -> Vec<Event> {
-        let mut events = Vec::new();
-        let ready = self.see_to_pages(job, key, &mut events).and_then(|()| {
+    ) -> Option<Event> {
+        let ready = self.see_to_pages(job).and_then(|()| {
             let why = "the arbiter cannot look after one more process";
             self.look_after(key, pid).then_some(()).ok_or(why.into())
         });
         if let Err(why) = ready {
             self.send_away(key, RefusedCode::Full, &why);
-            events.push(Event::Exited(pid));
-            return events;
+            return Some(Event::Exited(pid));
         }
         let (pages, connection) = (self.jobs.pages_mut(job), self.connections.get_mut(key));
         let (Some(pages), Some(connection)) = (pages, connection) else {
-            return events;
+            return None;
         };
         let generation = if again {
             pages.generation(slot)
@@ -226,7 +223,7 @@ impl Arbiter {
             pages.charge_claims(slot, &held);
         }
         let message = ArbiterMessage::Welcome(Welcome {
-            version: pages.version().unwrap_or(connection.version),
+            version: connection.version,
             mode: pages.mode(),
             slot,
             generation,
@@ -247,31 +244,17 @@ impl Arbiter {
             // It is gone, which its pidfd will say, or it does not read.
             self.drop_process_connection(key);
         }
-        events
+        None
     }
 
-    /// The job's first process says in which version its pages are.
-    fn see_to_pages(
-        &mut self,
-        job: JobId,
-        key: Key,
-        events: &mut Vec<Event>,
-    ) -> Result<(), String> {
-        let version = self
-            .connections
-            .get(key)
-            .map(|connection| connection.version);
-        let (Some(pages), Some(version)) = (self.jobs.pages_mut(job), version) else {
+    /// Has the pages made for the job's first process.
+    fn see_to_pages(&mut self, job: JobId) -> Result<(), String> {
+        let Some(pages) = self.jobs.pages_mut(job).filter(|pages| !pages.are_made()) else {
             return Ok(());
         };
-        if pages.are_made() {
-            return Ok(());
-        }
         let pinned = self.machine.job(job).and_then(|job| job.ask.pinned);
-        let made = pages.make(self.identity.epoch(), now_ms(), version, pinned);
-        made.map_err(|error| error.to_string())?;
-        events.push(pages_made(job, pages));
-        Ok(())
+        let made = pages.make(self.identity.epoch(), now_ms(), pinned);
+        made.map_err(|error| error.to_string())
     }
 
     /// From now on the process's end is noticed.
@@ -371,14 +354,6 @@ impl Arbiter {
         if let Some(key) = self.jobs.line(job) {
             self.tell(key, news);
         }
-    }
-}
-
-/// A job has its pages, of whatever version.
-pub(super) fn pages_made(job: JobId, pages: &JobPages) -> Event {
-    Event::PagesMade {
-        job,
-        counts_pinned: pages.pinned().is_some(),
     }
 }
 

@@ -3,24 +3,29 @@
 
 use std::os::fd::OwnedFd;
 
-use sublet_abi::Hello;
 use sublet_abi::message::RefusedCode;
+use sublet_abi::{Hello, OLDEST, VERSION, agree};
 use sublet_share::{Ancestry, Event, JobId, Pid};
 
 use super::Arbiter;
 use super::process_connections::Progress;
-use crate::job_pages::{agree, not_agreed};
 use crate::poller::Key;
 
 impl Arbiter {
     /// Finds the owner of the process that says hello.
     pub(super) fn greet(&mut self, key: Key, hello: Hello, descriptors: Vec<OwnedFd>) {
-        if agree(&hello).is_none() {
-            return self.send_away(key, RefusedCode::Version, &not_agreed(&hello));
-        }
-        let Some(connection) = self.connections.get(key) else {
+        let Some(version) = agree(hello.min_version, hello.max_version) else {
+            let why = format!(
+                "the library speaks versions {} to {}, the arbiter {OLDEST} to {VERSION}: install \
+                 both from one release",
+                hello.min_version, hello.max_version
+            );
+            return self.send_away(key, RefusedCode::Version, &why);
+        };
+        let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        connection.version = version;
         let pid = connection.pid;
         let job = match connection.container {
             Some(job) => Some(job),
@@ -47,7 +52,10 @@ impl Arbiter {
                 );
                 self.send_away(key, RefusedCode::Stranger, &why);
             }
-            Some(job) => self.let_in(key, (job, pid), hello, descriptors),
+            Some(job) => match hello.held {
+                None => self.join(key, job, pid),
+                Some(held) => self.come_back(key, (job, pid), held, descriptors),
+            },
         }
     }
 
@@ -59,32 +67,6 @@ impl Arbiter {
             hello.held.is_none() && pages.is_some_and(|pages| pages.expects_ledger)
         };
         !self.lifetime.is_settled() && job.is_none_or(is_awaited)
-    }
-
-    /// A process of that job.
-    fn let_in(
-        &mut self,
-        key: Key,
-        (job, pid): (JobId, Pid),
-        hello: Hello,
-        descriptors: Vec<OwnedFd>,
-    ) {
-        match self.jobs.pages(job).map(|pages| pages.version_for(&hello)) {
-            Some(Err(why)) => return self.send_away(key, RefusedCode::Version, &why),
-            Some(Ok(version)) => {
-                if let Some(connection) = self.connections.get_mut(key) {
-                    connection.version = version;
-                }
-            }
-            None => {}
-        }
-        match hello.held {
-            None => self.join(key, job, pid),
-            Some(held) => {
-                let spoken = hello.min_version..=hello.max_version;
-                self.come_back(key, (job, pid), &spoken, held, descriptors);
-            }
-        }
     }
 
     /// A process without a past.

@@ -61,7 +61,7 @@ pub(super) struct ProcessConnection {
     /// The container, if it came by a container's socket.
     pub(super) container: Option<JobId>,
     pub(super) progress: Progress,
-    /// The version it is served in, once it said hello and its job is known.
+    /// The version it is served in, once it said hello.
     pub(super) version: u16,
     since_ms: u64,
     /// Knocks since the last tick.

@@ -2,7 +2,6 @@
 //! kept. The first of a job brings the ledger, and with it the slots of all the others,
 //! whether they come back, have died meanwhile, or never notice.
 
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use sublet_abi::SlotIndex;
@@ -11,10 +10,9 @@ use sublet_model::Bytes;
 use sublet_share::{Ancestry, Event, JobId, Pid};
 use tracing::{info, warn};
 
-use super::actions::pages_made;
 use super::jobs::Root;
 use super::{Arbiter, now_ms};
-use crate::pages::{LedgerMemory, PagesError};
+use crate::pages::LedgerMemory;
 use crate::peer;
 use crate::poller::Key;
 
@@ -23,7 +21,6 @@ impl Arbiter {
         &mut self,
         key: Key,
         (job, pid): (JobId, Pid),
-        spoken: &RangeInclusive<u16>,
         held: SlotClaim,
         descriptors: Vec<OwnedFd>,
     ) {
@@ -42,18 +39,11 @@ impl Arbiter {
             Some(ledger) => ledger.is(&memory),
             None if pages.expects_ledger => {
                 let adopted = LedgerMemory::adopt(memory).and_then(|ledger| {
-                    if !spoken.contains(&ledger.page().version()) {
-                        return Err(PagesError::NotOurs(
-                            "its bringer does not speak its version",
-                        ));
-                    }
                     pages.adopt(self.identity.epoch(), now_ms(), ledger, pinned)
                 });
                 if let Err(error) = adopted {
                     return self.send_away(key, RefusedCode::Claims, &error.to_string());
                 }
-                let made = pages_made(job, pages);
-                self.apply(made);
                 self.adopt_slots(job, pid);
                 true
             }

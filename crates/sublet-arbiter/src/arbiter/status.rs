@@ -45,7 +45,6 @@ fn most(rows: &[TenantGpuRow], of: impl Fn(&TenantGpuRow) -> Option<f64>) -> Opt
 /// A job's pinned memory, for people.
 struct Pinned {
     limit_mib: Option<u64>,
-    /// Nothing if it is not counted.
     used_mib: Option<u64>,
     last_refusal: Option<RefusalRow>,
 }
@@ -326,7 +325,7 @@ impl Arbiter {
     }
 
     fn pinned_row(&self, job: &JobView<'_>) -> Pinned {
-        let counted = self.jobs.pages(job.id).and_then(JobPages::pinned);
+        let counted = self.jobs.pages(job.id).map(JobPages::pinned);
         Pinned {
             limit_mib: job.ask.pinned.map(MiB::get),
             used_mib: counted.map(|(used, _)| mib(used)),

@@ -204,7 +204,7 @@ impl CardTurns {
         let (now, mut gates) = (monotonic(), Vec::new());
         let done = watched.filter_map(|(job, watched)| {
             let ledger = jobs.pages(*job).and_then(|pages| pages.ledger())?;
-            Some((*job, watched.count_work(now, &ledger.page())))
+            Some((*job, watched.count_work(now, ledger.page())))
         });
         let done = done.collect();
         self.turns.coordinate(now, &done, &mut gates);
@@ -315,7 +315,7 @@ impl CardTurns {
             }
             let ledger = jobs.pages(*job).and_then(|pages| pages.ledger());
             // Without pages there is no process either.
-            let said = ledger.map(|ledger| watched.read(now, &ledger.page()));
+            let said = ledger.map(|ledger| watched.read(now, ledger.page()));
             let said = said.unwrap_or_default();
             if watched.hear(now, *job, said, &mut self.events)
                 && let Some(pages) = jobs.pages_mut(*job)

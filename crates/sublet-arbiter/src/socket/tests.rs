@@ -5,7 +5,6 @@ use std::os::fd::FromRawFd;
 use super::*;
 use crate::closers::tests::lingering;
 use crate::pages::LedgerMemory;
-use sublet_abi::VERSION;
 use sublet_share::{JobId, UserId};
 
 fn pair(kind: SocketType) -> (Connection, OwnedFd) {
@@ -36,7 +35,7 @@ fn give(socket: &OwnedFd, bytes: &[u8], files: &[&OwnedFd], flags: SendFlags) ->
 
 #[test]
 fn only_a_ledger_comes_with_a_message() {
-    let ledger = LedgerMemory::new(VERSION, 7).unwrap();
+    let ledger = LedgerMemory::new(7).unwrap();
     let ledger = ledger.memory().try_clone_to_owned().unwrap();
     let (null, empty) = (null(), SendFlags::empty());
     let crowd = vec![&null; 253];

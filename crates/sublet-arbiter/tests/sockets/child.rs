@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use sublet_abi::message::{DeviceClaim, SlotClaim};
 use sublet_abi::{
-    AnyControl, AnyLedger, ArbiterMessage, DeviceIndex, Hello, HostLimit, MAX_DEVICES, OLDEST,
+    ArbiterMessage, ControlPage, DeviceIndex, Hello, LedgerPage, MAX_DEVICES, OLDEST,
     ProcessMessage, Units, VERSION, Welcome,
 };
 
@@ -27,13 +27,7 @@ use crate::world::PATIENCE;
 mod turns;
 
 const SOCKET: &str = "SUBLET_TEST_CHILD";
-pub(crate) const MARK: &str = "child: ";
-
-/// Socket to which a child of the named test is to connect.
-pub(crate) fn socket_of(test: &str) -> Option<std::ffi::OsString> {
-    let socket = std::env::var_os(SOCKET);
-    socket.filter(|_| std::env::args().any(|argument| argument == test))
-}
+const MARK: &str = "child: ";
 
 /// A started child.
 pub(crate) struct Process {
@@ -42,13 +36,13 @@ pub(crate) struct Process {
     lines: Receiver<String>,
 }
 
-/// The test that a child of today's version runs.
+/// The test that a child runs.
 const TEST: &str = "child::a_child_does_what_it_is_told";
 
-fn command(socket: &Path, test: &str) -> Command {
+fn command(socket: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", TEST, "--nocapture"])
         .env(SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -58,17 +52,12 @@ fn command(socket: &Path, test: &str) -> Command {
 
 impl Process {
     pub(crate) fn start(socket: &Path) -> Process {
-        Process::of(command(socket, TEST))
-    }
-
-    /// A child that runs another test of this executable.
-    pub(crate) fn start_as(socket: &Path, test: &str) -> Process {
-        Process::of(command(socket, test))
+        Process::of(command(socket))
     }
 
     /// Starts a child outside any job: its parent has ended.
     pub(crate) fn start_orphan(socket: &Path) -> Process {
-        let own = command(socket, TEST);
+        let own = command(socket);
         let mut shell = Command::new("sh");
         // The shell's background process would read from /dev/null; file 3 keeps ours.
         shell
@@ -143,7 +132,7 @@ impl Drop for Process {
 
 #[test]
 fn a_child_does_what_it_is_told() {
-    match socket_of(TEST) {
+    match std::env::var_os(SOCKET) {
         Some(socket) => Guest::default().serve(Path::new(&socket)),
         None => {
             let mut child = Process::start(Path::new("/nowhere/tenant.sock"));
@@ -162,7 +151,7 @@ struct Guest {
     turns: turns::Turns,
 }
 
-pub(crate) fn say(text: &str) {
+fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
@@ -204,7 +193,7 @@ impl Guest {
                 "thread" => start_thread(),
                 "control" => self.write_control(),
                 "exec" => {
-                    let error = command(socket, TEST)
+                    let error = command(socket)
                         .stdin(Stdio::inherit())
                         .stdout(Stdio::inherit())
                         .exec();
@@ -300,7 +289,7 @@ impl Guest {
     }
 
     /// Both pages, mapped for good: as the interposer has them.
-    fn map(&self) -> (AnyControl<'static>, AnyLedger<'static>) {
+    fn map(&self) -> (&'static ControlPage, &'static LedgerPage) {
         let (control, ledger) = self.pages.as_ref().unwrap();
         let map = |fd: &OwnedFd, prot| {
             let len = rustix::fs::fstat(fd).unwrap().st_size as usize;
@@ -315,8 +304,8 @@ impl Guest {
         // SAFETY: mapped for good, of that size, and sealed by the arbiter.
         unsafe {
             (
-                AnyControl::from_ptr(control.cast(), control_len).unwrap(),
-                AnyLedger::from_ptr(ledger.cast(), ledger_len).unwrap(),
+                ControlPage::from_ptr(control.cast(), control_len).unwrap(),
+                LedgerPage::from_ptr(ledger.cast(), ledger_len).unwrap(),
             )
         }
     }
@@ -354,10 +343,7 @@ impl Guest {
             Units::taken_by(mib << 20).unwrap(),
             self.welcome.unwrap().slot,
         );
-        let Some(host) = ledger.host() else {
-            return say("nobody counts");
-        };
-        let limit = || control.host().map_or(Units::MAX, HostLimit::limit);
+        let (host, limit) = (ledger.host(), || control.host().limit());
         match host.reserve(slot, amount, limit) {
             Ok(()) => say("pinned"),
             Err(error) => {
@@ -370,10 +356,7 @@ impl Guest {
     fn unpin(&self, mib: u64) {
         let (_, ledger) = self.map();
         let amount = Units::taken_by(mib << 20).unwrap();
-        let done = ledger
-            .host()
-            .unwrap()
-            .release(self.welcome.unwrap().slot, amount);
+        let done = ledger.host().release(self.welcome.unwrap().slot, amount);
         say(if done.is_ok() {
             "unpinned"
         } else {
@@ -393,9 +376,7 @@ impl Guest {
             slot: welcome.slot,
             generation: welcome.generation,
             claims,
-            host_bytes: ledger
-                .host()
-                .map_or(0, |host| host.held(welcome.slot).bytes()),
+            host_bytes: ledger.host().held(welcome.slot).bytes(),
         }
     }
 
@@ -410,7 +391,7 @@ impl Guest {
     fn write_control(&self) {
         let (control, _) = self.pages.as_ref().unwrap();
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        let len = AnyControl::bytes(VERSION).unwrap();
+        let len = ControlPage::BYTES;
         // SAFETY: a new mapping where the kernel likes, if it were allowed.
         let mapped = unsafe {
             rustix::mm::mmap(
@@ -423,7 +404,7 @@ impl Guest {
             )
         };
         let (page, _) = self.map();
-        let address = std::ptr::from_ref(page.page()).cast_mut().cast();
+        let address = std::ptr::from_ref(page).cast_mut().cast();
         // SAFETY: a mapping of ours, of that length; nothing is stored to it.
         let raised =
             unsafe { rustix::mm::mprotect(address, len, rustix::mm::MprotectFlags::WRITE) };
@@ -470,7 +451,7 @@ fn reopen(control: &OwnedFd) -> bool {
         return false;
     };
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    let len = AnyControl::bytes(VERSION).unwrap();
+    let len = ControlPage::BYTES;
     // SAFETY: a new mapping where the kernel likes, if it were allowed.
     unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, &again, 0) }
         .is_ok()

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use sublet_abi::{Hello, OLDEST, ProcessMessage, VERSION};
+use sublet_abi::message::RefusedCode;
+use sublet_abi::{ArbiterMessage, Hello, OLDEST, ProcessMessage, VERSION};
 use sublet_arbiter::ContainerCard;
 use sublet_arbiter::admin::{Reply, Request};
 use sublet_model::MiB;
@@ -160,27 +161,51 @@ fn connections_that_say_nothing_make_room() {
     drop(idle);
 }
 
+/// Says hello, and returns the answer.
+fn hello(path: &Path, min_version: u16, max_version: u16) -> ArbiterMessage {
+    let socket = connect(path);
+    let hello = Hello {
+        min_version,
+        max_version,
+        held: None,
+    };
+    let bytes = ProcessMessage::Hello(hello).encode();
+    rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
+    let mut bytes = [0; 1024];
+    let (_, n) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+    ArbiterMessage::parse(&bytes[..n]).unwrap()
+}
+
+#[test]
+fn of_the_versions_of_a_hello_the_newest_that_both_speak_is_served() {
+    let world = World::new(&[1024]);
+    let dir = tempfile::tempdir().unwrap();
+    let card = ContainerCard {
+        uuid: uuid(0),
+        limit: MiB::from(10),
+    };
+    let pod = container("pod", dir.path(), vec![card]);
+    world.handle.add_container(pod).unwrap();
+    let socket = dir.path().join("tenant.sock");
+    for (min_version, max_version) in [(OLDEST - 1, VERSION), (VERSION, VERSION + 1), (0, 100)] {
+        let answer = hello(&socket, min_version, max_version);
+        let ArbiterMessage::Welcome(welcome) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(welcome.version, VERSION);
+    }
+}
+
 #[test]
 fn a_hello_of_another_version_is_told_so() {
     let world = World::new(&[1024]);
     let (before, after) = (OLDEST - 1, VERSION + 1);
     for (min_version, max_version) in [(before, before), (after, after), (after, 100)] {
-        let socket = connect(&world.socket());
-        let hello = Hello {
-            min_version,
-            max_version,
-            held: None,
+        let answer = hello(&world.socket(), min_version, max_version);
+        let ArbiterMessage::Refused(refused) = answer else {
+            panic!("{answer:?}")
         };
-        let bytes = ProcessMessage::Hello(hello).encode();
-        rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
-        let mut bytes = [0; 1024];
-        let (_, n) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let Ok(sublet_abi::ArbiterMessage::Refused(refused)) =
-            sublet_abi::ArbiterMessage::parse(&bytes[..n])
-        else {
-            panic!("not refused")
-        };
-        assert_eq!(refused.code, sublet_abi::message::RefusedCode::Version);
+        assert_eq!(refused.code, RefusedCode::Version);
         let said = format!(
             "the library speaks versions {min_version} to {max_version}, the arbiter {OLDEST} to \
              {VERSION}: install both from one release"

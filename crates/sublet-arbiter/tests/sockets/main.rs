@@ -24,5 +24,4 @@ mod storm;
 mod strangers;
 mod turns;
 mod unseeing;
-mod version_one;
 mod world;

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use sublet_abi::{AnyControl, AnyLedger, DeviceIndex, SlotIndex, Units};
+use sublet_abi::{ControlPage, DeviceIndex, LedgerPage, SlotIndex, Units};
 
 use crate::Target;
 
@@ -39,30 +39,31 @@ fn run(bytes: &[u8]) {
     // all that is read through the pages is atomic.
     let (control, ledger) = unsafe {
         (
-            AnyControl::from_ptr(address, len),
-            AnyLedger::from_ptr(address, len),
+            ControlPage::from_ptr(address, len),
+            LedgerPage::from_ptr(address, len),
         )
     };
     if let Ok(control) = control {
-        read_control(&control);
+        read_control(control);
     }
     if let Ok(ledger) = ledger {
-        use_ledger(&ledger);
+        use_ledger(ledger);
     }
 }
 
-fn read_control(control: &AnyControl<'_>) {
+fn read_control(control: &ControlPage) {
     let _ = (control.tenant(), control.epoch(), control.mode());
     let gate = control.gate();
     let _ = (gate.word(), gate.without_arbiter(), gate.queue_us());
-    let _ = control.host().map(|host| (host.bytes(), host.limit()));
+    let _ = (control.host().bytes(), control.host().limit());
     for (_, device) in control.devices() {
         assert!(control.find(&device.uuid()).is_some());
         let _ = (device.limit(), device.packing(), device.context_bytes());
     }
 }
 
-fn use_ledger(ledger: &AnyLedger<'_>) {
+fn use_ledger(ledger: &LedgerPage) {
+    let host = ledger.host();
     let some = Units::taken_by(1 << 20).unwrap_or(Units::ZERO);
     for slot in [1, 2, 1024].into_iter().filter_map(SlotIndex::new) {
         let about = ledger.slot(slot);
@@ -81,9 +82,7 @@ fn use_ledger(ledger: &AnyLedger<'_>) {
             assert!(ledger.held(slot, device) <= Units::MAX);
             let _ = ledger.reclaim(slot, device);
         }
-        if let Some(host) = ledger.host() {
-            let _ = (host.reserve(slot, some, || Units::MAX), host.settle());
-            let _ = (host.total(), host.held(slot), host.reclaim(slot));
-        }
+        let _ = (host.reserve(slot, some, || Units::MAX), host.settle());
+        let _ = (host.total(), host.held(slot), host.reclaim(slot));
     }
 }

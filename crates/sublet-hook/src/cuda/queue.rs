@@ -64,7 +64,7 @@ pub fn count(queues: &Queues, link: &Link, launcher: &Launcher, stream: CUstream
     if !launcher.counts_down() {
         return;
     }
-    let n_launches = match link.control().page().gate().queue_us() {
+    let n_launches = match link.control().gate().queue_us() {
         Some(queue_us) if may_be_touched(stream) => queues.mark(launcher, stream, queue_us),
         _ => FIRST,
     };

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use sublet_abi::message::{RefusedCode, SlotClaim, WELCOME_DESCRIPTORS};
-use sublet_abi::{AnyControl, ArbiterMessage, Hello, OLDEST, ProcessMessage, VERSION, Welcome};
+use sublet_abi::{ArbiterMessage, ControlPage, Hello, OLDEST, ProcessMessage, VERSION, Welcome};
 
 use super::pages;
 use super::socket::Socket;
@@ -24,7 +24,7 @@ pub struct Met {
     /// The arbiter's answer.
     pub welcome: Welcome,
     /// The page with the tenant's limits; mapped for ever.
-    pub control: AnyControl<'static>,
+    pub control: &'static ControlPage,
     /// The ledger of the tenant's usage; not mapped yet.
     pub ledger: OwnedFd,
 }
@@ -101,8 +101,7 @@ pub fn meet(
     let Ok([control, ledger]) = descriptors else {
         return Err(Why::Nonsense("a welcome without its two pages".into()));
     };
-    let control = pages::control(control.as_fd(), welcome.version);
-    let control = system("map the control page", control)?;
+    let control = system("map the control page", pages::control(control.as_fd()))?;
     Ok(Met {
         socket,
         welcome,

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sublet_abi::{
-    AnyControl, AnyLedger, ControlPage, DeviceIndex, HostLimit, MAX_DEVICES, Mode, NotReserved,
-    ProcessMessage, SlotIndex, TurnReport, Units,
+    ControlPage, DeviceIndex, LedgerPage, MAX_DEVICES, Mode, NotReserved, ProcessMessage,
+    SlotIndex, TurnReport, Units,
 };
 
 use crate::gate::futex;
@@ -120,12 +120,11 @@ impl From<DeviceIndex> for Budget {
 /// A slot with an arbiter. It lives as long as the process.
 #[derive(Debug)]
 pub struct Link {
-    ledger: AnyLedger<'static>,
+    ledger: &'static LedgerPage,
     slot: SlotIndex,
     generation: AtomicU32,
-    /// The newest control page, in a box that is never freed. Older pages stay mapped, because a
-    /// thread may still read one.
-    control: AtomicPtr<AnyControl<'static>>,
+    /// The newest control page. Older pages stay mapped, because a thread may still read one.
+    control: AtomicPtr<ControlPage>,
     /// One lock for each budget; the host's is the last. The page's protocol allows a process only
     /// one operation at a time on a budget.
     turns: [Mutex<()>; MAX_DEVICES + 1],
@@ -141,14 +140,14 @@ pub struct Link {
 impl Link {
     /// Returns the page of the tenant's current limits.
     #[must_use]
-    pub fn control(&self) -> AnyControl<'static> {
-        // SAFETY: only ever set from a box that lives for ever.
-        unsafe { *self.control.load(Ordering::Acquire) }
+    pub fn control(&self) -> &'static ControlPage {
+        // SAFETY: only ever set from a page that stays mapped for ever.
+        unsafe { &*self.control.load(Ordering::Acquire) }
     }
 
     /// Returns the page of the tenant's usage.
     #[must_use]
-    pub fn ledger(&self) -> AnyLedger<'static> {
+    pub fn ledger(&self) -> &'static LedgerPage {
         self.ledger
     }
 
@@ -183,7 +182,7 @@ impl Link {
     /// Wakes the gate keeper. The keepers of the job's other processes wait on the same word; they
     /// wake too, and sleep again.
     pub fn wake_keeper(&self) {
-        futex::wake_shared(self.control().page().gate().address());
+        futex::wake_shared(self.control().gate().address());
     }
 
     fn socket(&self) -> Arc<Socket> {
@@ -197,33 +196,30 @@ impl Link {
         self.marks.as_ref()
     }
 
-    /// Charges memory before it is allocated. Pages of a version without the host's budget do not
-    /// count pinned memory.
+    /// Charges memory before it is allocated.
     ///
     /// # Errors
     /// If the charge would pass the limit.
     pub fn reserve(&self, budget: impl Into<Budget>, amount: Units) -> Result<(), NotReserved> {
         let budget = budget.into();
         let _turn = self.turn(budget);
-        match (budget, self.ledger.host()) {
-            (Budget::Device(device), _) => {
+        match budget {
+            Budget::Device(device) => {
                 let limit = || self.control().device(device).limit();
                 self.ledger.reserve(self.slot, device, amount, limit)
             }
-            (Budget::Host, Some(host)) => {
-                let limit = || self.control().host().map_or(Units::MAX, HostLimit::limit);
-                host.reserve(self.slot, amount, limit)
+            Budget::Host => {
+                let limit = || self.control().host().limit();
+                self.ledger.host().reserve(self.slot, amount, limit)
             }
-            (Budget::Host, None) => Ok(()),
         }
     }
 
     /// Records a refusal for `sublet top`.
     pub fn note_refusal(&self, budget: impl Into<Budget>, bytes: u64) {
-        match (budget.into(), self.ledger.host()) {
-            (Budget::Device(device), _) => self.ledger.note_refusal(device, bytes, now_ms()),
-            (Budget::Host, Some(host)) => host.note_refusal(bytes, now_ms()),
-            (Budget::Host, None) => {}
+        match budget.into() {
+            Budget::Device(device) => self.ledger.note_refusal(device, bytes, now_ms()),
+            Budget::Host => self.ledger.host().note_refusal(bytes, now_ms()),
         }
     }
 
@@ -233,10 +229,9 @@ impl Link {
         let _turn = self.turn(budget);
         // The total has room for 8 TiB. A tenant that wrote nonsense there has spoilt its own
         // account, and NVML shows what it really uses.
-        let _ = match (budget, self.ledger.host()) {
-            (Budget::Device(device), _) => self.ledger.charge(self.slot, device, amount),
-            (Budget::Host, Some(host)) => host.charge(self.slot, amount),
-            (Budget::Host, None) => Ok(()),
+        let _ = match budget {
+            Budget::Device(device) => self.ledger.charge(self.slot, device, amount),
+            Budget::Host => self.ledger.host().charge(self.slot, amount),
         };
     }
 
@@ -245,10 +240,9 @@ impl Link {
         let budget = budget.into();
         let _turn = self.turn(budget);
         // As in `charge`: it fails only if somebody wrote into the page.
-        let _ = match (budget, self.ledger.host()) {
-            (Budget::Device(device), _) => self.ledger.release(self.slot, device, amount),
-            (Budget::Host, Some(host)) => host.release(self.slot, amount),
-            (Budget::Host, None) => Ok(()),
+        let _ = match budget {
+            Budget::Device(device) => self.ledger.release(self.slot, device, amount),
+            Budget::Host => self.ledger.host().release(self.slot, amount),
         };
     }
 
@@ -258,10 +252,7 @@ impl Link {
         let control = self.control();
         match budget {
             Budget::Device(device) => control.device(device).limit_bytes(),
-            Budget::Host => control
-                .host()
-                .and_then(HostLimit::bytes)
-                .unwrap_or(u64::MAX),
+            Budget::Host => control.host().bytes().unwrap_or(u64::MAX),
         }
     }
 
@@ -274,21 +265,17 @@ impl Link {
         turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn switch_to(&self, control: AnyControl<'static>, socket: Socket) {
+    fn switch_to(&self, control: &'static ControlPage, socket: Socket) {
         let before = self.control();
-        self.control.store(leaked(control), Ordering::Release);
+        let control = ptr::from_ref(control).cast_mut();
+        self.control.store(control, Ordering::Release);
         let mut current = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(socket);
         // The predecessor may not have heard the last knock.
         self.turns().hear();
         // The keeper still waits on the word of the old page.
-        futex::wake_shared(before.page().gate().address());
+        futex::wake_shared(before.gate().address());
     }
-}
-
-/// Leaks a page: a few bytes for each arbiter that the process meets in its life.
-fn leaked(control: AnyControl<'static>) -> *mut AnyControl<'static> {
-    ptr::from_mut(Box::leak(Box::new(control)))
 }
 
 /// True if the process was told of an arbiter at the first call of this function, or could have been.

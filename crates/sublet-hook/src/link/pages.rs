@@ -9,45 +9,31 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use sublet_abi::{AnyControl, AnyLedger, PageError};
+use sublet_abi::{ControlPage, LedgerPage, PageError};
 
-/// Maps the control page for reading. `version` is the one in the welcome.
+/// Maps the control page for reading.
 ///
 /// # Errors
-/// If it is not sealed, too short, or not a control page of that version.
-pub fn control(fd: BorrowedFd<'_>, version: u16) -> io::Result<AnyControl<'static>> {
-    let bytes = AnyControl::bytes(version).ok_or_else(|| unknown("control", version))?;
-    let address = map(fd, bytes, libc::PROT_READ)?;
+/// If it is not sealed, too short, or not a control page of our version.
+pub fn control(fd: BorrowedFd<'_>) -> io::Result<&'static ControlPage> {
+    let address = map(fd, ControlPage::BYTES, libc::PROT_READ)?;
     // SAFETY: mapped shared for ever, and sealed against shrinking.
-    let page = unsafe { AnyControl::from_ptr(address, bytes) };
-    let page = page.map_err(|why| malformed("control", &why))?;
-    match page.version() == version {
-        true => Ok(page),
-        false => Err(unknown("control", page.version())),
-    }
+    let page = unsafe { ControlPage::from_ptr(address, ControlPage::BYTES) };
+    page.map_err(|why| malformed("control", why))
 }
 
-/// Maps the ledger for reading and writing. `version` is the one in the welcome.
+/// Maps the ledger for reading and writing.
 ///
 /// # Errors
-/// If it is not sealed, too short, or not a ledger of that version.
-pub fn ledger(fd: BorrowedFd<'_>, version: u16) -> io::Result<AnyLedger<'static>> {
-    let bytes = AnyLedger::bytes(version).ok_or_else(|| unknown("ledger", version))?;
-    let address = map(fd, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+/// If it is not sealed, too short, or not a ledger of our version.
+pub fn ledger(fd: BorrowedFd<'_>) -> io::Result<&'static LedgerPage> {
+    let address = map(fd, LedgerPage::BYTES, libc::PROT_READ | libc::PROT_WRITE)?;
     // SAFETY: mapped shared and writable for ever, and sealed against shrinking.
-    let page = unsafe { AnyLedger::from_ptr(address, bytes) };
-    let page = page.map_err(|why| malformed("ledger", &why))?;
-    match page.version() == version {
-        true => Ok(page),
-        false => Err(unknown("ledger", page.version())),
-    }
+    let page = unsafe { LedgerPage::from_ptr(address, LedgerPage::BYTES) };
+    page.map_err(|why| malformed("ledger", why))
 }
 
-fn unknown(page: &str, version: u16) -> io::Error {
-    malformed(page, &PageError::Version(version))
-}
-
-fn malformed(page: &str, why: &dyn std::fmt::Display) -> io::Error {
+fn malformed(page: &str, why: PageError) -> io::Error {
     io::Error::other(format!("the {page} page is malformed: {why}"))
 }
 

@@ -15,13 +15,13 @@ use std::thread;
 use std::time::Duration;
 
 use sublet_abi::message::SlotClaim;
-use sublet_abi::{AnyControl, DeviceClaim, MAX_DEVICES};
+use sublet_abi::{ControlPage, DeviceClaim, MAX_DEVICES};
 use sublet_model::Pauses;
 
 use super::marks::Marks;
 use super::meeting::{Why, meet, system};
 use super::socket::Watched;
-use super::{Link, PATIENCE, leaked, pages};
+use super::{Link, PATIENCE, pages};
 use crate::keeper;
 
 /// The pauses between two attempts to find a successor. An arbiter that is restarted at once is
@@ -39,8 +39,7 @@ pub(super) struct Watch {
 /// Gets a slot. [`Link::keep`] then starts the thread.
 pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
     let met = meet(path, PATIENCE, None)?;
-    let ledger = pages::ledger(met.ledger.as_fd(), met.welcome.version);
-    let ledger = system("map the ledger", ledger)?;
+    let ledger = system("map the ledger", pages::ledger(met.ledger.as_fd()))?;
     ledger
         .slot(met.welcome.slot)
         .tell_own_pid(std::process::id());
@@ -53,7 +52,7 @@ pub(super) fn first_contact(path: &Path) -> Result<&'static Link, Why> {
         ledger,
         slot: met.welcome.slot,
         generation: AtomicU32::new(met.welcome.generation),
-        control: AtomicPtr::new(leaked(met.control)),
+        control: AtomicPtr::new(ptr::from_ref(met.control).cast_mut()),
         turns: Default::default(),
         marks,
         socket: Mutex::new(Arc::new(met.socket)),
@@ -110,7 +109,6 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<(), W
         claim.uuid = device.uuid();
         claim.bytes = link.ledger.held(link.slot, index).bytes();
     }
-    let host = link.ledger.host();
     let fd = ledger
         .get()
         .ok_or_else(|| Why::Nonsense("the program closed our ledger's descriptor".into()))?;
@@ -118,7 +116,7 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<(), W
         slot: link.slot,
         generation: link.generation.load(Ordering::Relaxed),
         claims,
-        host_bytes: host.map_or(0, |host| host.held(link.slot).bytes()),
+        host_bytes: link.ledger.host().held(link.slot).bytes(),
     };
     // SAFETY: looked at just now; this thread is the only one that closes it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -130,13 +128,7 @@ fn come_back(link: &'static Link, ledger: &Watched, path: &Path) -> Result<(), W
     if !sent.is_same(ledger) {
         return Err(Why::Nonsense("another ledger than before".into()));
     }
-    if met.control.version() != control.version() {
-        return Err(Why::Nonsense("pages of another version than before".into()));
-    }
-    let order = |page: AnyControl<'static>| {
-        let devices = page.page().devices();
-        devices.map(|(_, device)| device.uuid())
-    };
+    let order = |page: &'static ControlPage| page.devices().map(|(_, device)| device.uuid());
     if !order(control).eq(order(met.control).take(control.devices().count())) {
         return Err(Why::Nonsense("other devices than before".into()));
     }

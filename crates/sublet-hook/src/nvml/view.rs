@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sublet_abi::{AnyControl, AnyLedger, ControlPage, DeviceIndex, LedgerPage, Mode};
+use sublet_abi::{ControlPage, DeviceIndex, LedgerPage, Mode};
 
 use super::pids::Numbering;
 use crate::link::meeting::{Why, meet, system};
@@ -36,8 +36,8 @@ const LATER_PATIENCE: Duration = Duration::from_millis(100);
 /// The pages of this process's tenant, and how its processes are numbered here.
 #[derive(Debug)]
 pub struct View {
-    control: AnyControl<'static>,
-    ledger: AnyLedger<'static>,
+    control: &'static ControlPage,
+    ledger: &'static LedgerPage,
     numbering: Numbering,
     /// The process that made it: a child may be in another PID namespace.
     maker: u32,
@@ -58,13 +58,13 @@ impl View {
     /// Returns the tenant's limits.
     #[must_use]
     pub fn control(&self) -> &'static ControlPage {
-        self.control.page()
+        self.control
     }
 
     /// Returns the tenant's usage.
     #[must_use]
     pub fn ledger(&self) -> &'static LedgerPage {
-        self.ledger.page()
+        self.ledger
     }
 
     /// Returns the translation of the tenant's process numbers.
@@ -76,13 +76,13 @@ impl View {
     /// A device's memory: the same numbers as `cuMemGetInfo`.
     #[must_use]
     pub fn memory(&self, device: DeviceIndex) -> Memory {
-        report::on_pages(&self.control, &self.ledger, device)
+        report::on_pages(self.control, self.ledger, device)
     }
 
     /// Checks whether the arbiter keeps these pages. If pages never look fresh, the same pages are
     /// asked for again each second.
     fn is_fresh(&self) -> bool {
-        link::is_arbiter_alive(&self.control)
+        link::is_arbiter_alive(self.control)
     }
 
     /// Both are of one tenant, and made by one incarnation of the arbiter.
@@ -95,15 +95,11 @@ impl View {
     fn undo(self) {
         for (page, bytes) in [
             (
-                ptr::from_ref(self.control()).cast::<c_void>(),
-                AnyControl::bytes(self.control.version()),
+                ptr::from_ref(self.control).cast::<c_void>(),
+                ControlPage::BYTES,
             ),
-            (
-                ptr::from_ref(self.ledger()).cast(),
-                AnyLedger::bytes(self.ledger.version()),
-            ),
+            (ptr::from_ref(self.ledger).cast(), LedgerPage::BYTES),
         ] {
-            let bytes = bytes.unwrap_or_default();
             // SAFETY: mapped by `look` with this length, and never shown to anybody.
             unsafe { libc::munmap(page.cast_mut(), bytes) };
         }
@@ -205,8 +201,7 @@ fn is_strict() -> bool {
 /// Says hello, maps the pages, and hangs up.
 fn look(path: &Path, patience: Duration) -> Result<View, Why> {
     let met = meet(path, patience, None)?;
-    let ledger = pages::ledger(met.ledger.as_fd(), met.welcome.version);
-    let ledger = system("map the ledger", ledger)?;
+    let ledger = system("map the ledger", pages::ledger(met.ledger.as_fd()))?;
     // What the arbiter calls this process stands in its slot.
     let numbering = Numbering::of_this_process(ledger.slot(met.welcome.slot).pid());
     Ok(View {

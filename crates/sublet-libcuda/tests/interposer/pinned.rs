@@ -5,6 +5,7 @@
 use crate::memory::START;
 use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};
 use crate::support::{Program, eventually, tenant};
+use sublet_abi::{OLDEST, VERSION};
 use sublet_fakearbiter::process;
 
 /// One card with 64 MiB, and a budget of pinned memory.
@@ -218,7 +219,7 @@ fn a_lowered_limit_takes_nothing_and_gives_nothing_new() {
         cuMemHostAlloc &b 32M 0
         ",
     );
-    let host = arbiter.ledger().host().expect("today's pages");
+    let host = arbiter.ledger().host();
     assert_eq!(host.last_refusal().map(|refused| refused.0), Some(1));
     arbiter.set_host_limit(None);
     program.play(Some(&arbiter), "cuMemHostAlloc &c 1G 0");
@@ -241,48 +242,13 @@ fn a_child_and_a_successor_of_the_arbiter_know_what_is_pinned() {
         end 0
         ",
     );
-    let held = |number| {
-        let host = arbiter.ledger().host().expect("today's pages");
-        host.held(process(number)).bytes()
-    };
+    let held = |number| arbiter.ledger().host().held(process(number)).bytes();
     assert_eq!((held(1), held(2)), (40 << 20, 24 << 20));
     let arbiter = arbiter.restart(&may_pin(Some(48 << 20)));
     eventually("the process comes back", || arbiter.hellos().len() == 1);
     let hello = &arbiter.hellos()[0];
+    assert_eq!((hello.min_version, hello.max_version), (OLDEST, VERSION));
     let held = hello.held.as_ref().expect("it says what it held");
     assert_eq!(held.host_bytes, 40 << 20);
     program.play(Some(&arbiter), "cuMemAllocHost_v2 &b 1 -> 2");
-}
-
-#[test]
-fn pages_of_version_1_limit_cards_and_count_nothing_pinned() {
-    let mut grant = may_pin(Some(1 << 20));
-    grant.version = 1;
-    let arbiter = FakeArbiter::start(&grant);
-    let mut program = Program::start(&mut tenant(&arbiter));
-    program.play(Some(&arbiter), START);
-    let script = "
-        cuMemAllocHost_v2 &p 4G
-        cuMemHostRegister_v2 0x5000000000 4G 0
-        cuMemPoolCreate &pool location:2:0
-        cuMemAllocFromPoolAsync &q 1G pool 0
-        cuMemCreate &h 4G location:2:0 0
-        cuMemAlloc_v2 &a 40M
-        cuMemAlloc_v2 &b 25M -> 2
-        used 0 40M
-        cuMemFree_v2 a
-        cuMemRelease h
-        cuMemFree_v2 q
-        cuMemFreeHost p
-        cuMemHostUnregister 0x5000000000
-        used 0 0
-        ";
-    program.play(Some(&arbiter), script);
-    // It says what it speaks, and comes back to pages of the version that it has.
-    let arbiter = arbiter.restart(&grant);
-    eventually("the process comes back", || arbiter.hellos().len() == 1);
-    let hello = &arbiter.hellos()[0];
-    assert_eq!((hello.min_version, hello.max_version), (1, 2));
-    assert_eq!(arbiter.control().version(), 1);
-    program.play(Some(&arbiter), script);
 }

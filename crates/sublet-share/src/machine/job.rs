@@ -57,8 +57,6 @@ pub(super) struct Job {
     pub(super) pids: BTreeSet<Pid>,
     pub(super) slots: BTreeSet<u32>,
     pub(super) root_gone: bool,
-    /// False once it has pages that do not count its pinned memory.
-    pub(super) counts_pinned: bool,
     pub(super) promise: Option<Promise>,
     /// Its place in the queue and why it waits, as it was told last.
     pub(super) last_news: Option<(u32, JobRefusal)>,
@@ -75,7 +73,6 @@ impl Job {
             pids: BTreeSet::new(),
             slots: BTreeSet::new(),
             root_gone: false,
-            counts_pinned: true,
             promise: None,
             last_news: None,
             ends_at: None,

@@ -8,8 +8,7 @@
 //! Compute time is promised at most once, as when a job is placed: a promise falls at any time,
 //! and rises into time that is promised to no job. Its limit takes nothing from others.
 //!
-//! A limit of pinned host memory takes nothing from others, so any amount is right. It is
-//! refused only if nothing would count: on pages of version 1.
+//! A limit of pinned host memory takes nothing from others, so any amount is right.
 
 use sublet_model::MiB;
 
@@ -58,18 +57,8 @@ impl Machine {
     /// Sets the limit. Returns the job's cards, which stay as they are.
     fn new_pinned_limit(&mut self, id: JobId, memory: MiB) -> Result<Vec<Holding>, JobRefusal> {
         let job = self.jobs.get_mut(&id).ok_or(JobRefusal::NoSuchJob(id))?;
-        if !job.counts_pinned {
-            return Err(JobRefusal::PinnedNotCounted(id));
-        }
         job.ask.pinned = Some(memory);
         Ok(job.held.iter().map(|held| held.part).collect())
-    }
-
-    /// A job has its pages: notes whether they count its pinned memory.
-    pub(super) fn pages_are_made(&mut self, id: JobId, counts_pinned: bool) {
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.counts_pinned = counts_pinned;
-        }
     }
 
     pub(super) fn limit(&mut self, id: JobId, memory: Amount, out: &mut Vec<Action>) {

@@ -55,10 +55,6 @@ enum Step {
         request: u16,
         limit: u16,
     },
-    Pages {
-        job: usize,
-        counts_pinned: bool,
-    },
     Join {
         job: usize,
         pid: u32,
@@ -95,8 +91,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => job.clone().prop_map(Step::Leave),
         2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::Limit { job, mib }),
         2 => (job.clone(), 0..130u32).prop_map(|(job, mib)| Step::LimitPinned { job, mib }),
-        1 => (job.clone(), any::<bool>())
-            .prop_map(|(job, counts_pinned)| Step::Pages { job, counts_pinned }),
         3 => (job.clone(), pid.clone()).prop_map(|(job, pid)| Step::Join { job, pid }),
         2 => pid.clone().prop_map(Step::Exit),
         2 => (job, card.clone(), 0..150u32)
@@ -237,10 +231,6 @@ impl World {
             } => Event::ComputeAsked {
                 job: self.job(*job),
                 compute: range(*request, *limit),
-            },
-            Step::Pages { job, counts_pinned } => Event::PagesMade {
-                job: self.job(*job),
-                counts_pinned: *counts_pinned,
             },
             Step::Join { job, pid } => Event::Joined {
                 job: self.job(*job),

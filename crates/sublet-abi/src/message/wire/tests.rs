@@ -10,9 +10,9 @@ use super::super::{
     ArbiterMessage, DeviceClaim, Hello, MessageError, Mode, ProcessMessage, RefusedCode,
     RefusedHello, SlotClaim, Text, Welcome,
 };
-use super::{HelloBytes, WelcomeBytes};
+use super::{HelloStart, WelcomeBytes};
 use crate::units::SlotIndex;
-use crate::{MAX_DEVICES, SLOTS, VERSION};
+use crate::{MAX_DEVICES, OLDEST, SLOTS, VERSION};
 
 fn slots() -> impl Strategy<Value = SlotIndex> {
     (1..=SLOTS as u32).prop_map(|index| SlotIndex::of_process(index).expect("in range"))
@@ -32,17 +32,11 @@ fn requests() -> impl Strategy<Value = ProcessMessage> {
         claims,
         host_bytes,
     });
-    let version = || prop_oneof![0..4u16, any::<u16>()];
-    let versions = (version(), version());
-    let hello = (versions, prop::option::of(held)).prop_map(|((one, other), mut held)| {
-        let max_version = one.max(other);
-        if let Some(held) = &mut held
-            && max_version < 2
-        {
-            held.host_bytes = 0; // version 1 has no place for it
-        }
+    let newest = prop_oneof![Just(VERSION), OLDEST..=u16::MAX];
+    let hello = (0..=VERSION, newest, prop::option::of(held));
+    let hello = hello.prop_map(|(min_version, max_version, held)| {
         ProcessMessage::Hello(Hello {
-            min_version: one.min(other),
+            min_version,
             max_version,
             held,
         })
@@ -71,12 +65,12 @@ fn replies() -> impl Strategy<Value = ArbiterMessage> {
     prop_oneof![welcome, refused]
 }
 
-/// Every parsed message is written as the same bytes, so nothing went unread. A hello of a later
-/// version is the exception: that version's additions are left alone.
+/// Every parsed message is written as the same bytes, so nothing went unread. A hello of another
+/// version too is the exception: that version's additions are left alone.
 fn check_any_bytes(bytes: &[u8]) -> Result<(), TestCaseError> {
     match ProcessMessage::parse(bytes) {
-        Ok(ProcessMessage::Hello(hello)) if hello.max_version > VERSION => {
-            prop_assert!(bytes.len() >= size_of::<HelloBytes>());
+        Ok(ProcessMessage::Hello(hello)) if hello.max_version != VERSION => {
+            prop_assert!(bytes.len() >= size_of::<HelloStart>());
         }
         Ok(request) => prop_assert_eq!(&*request.encode(), bytes),
         Err(error) => prop_assert!(!error.to_string().is_empty()),
@@ -134,40 +128,39 @@ proptest! {
     }
 }
 
-/// Fields of version 1 stay at their places when a later version is spoken too: an arbiter of
-/// version 1 reads them there.
+/// An arbiter of another version must find the versions at these places, whatever else it expects.
 #[test]
-fn a_hello_of_version_2_begins_as_one_of_version_1() {
-    let held = SlotClaim {
-        slot: SlotIndex::of_process(9).expect("in range"),
-        generation: 3,
-        claims: [DeviceClaim::default(); MAX_DEVICES],
-        host_bytes: 0x0102_0304,
-    };
-    let hello = |max_version| {
-        let held = Some(held.clone());
-        let min_version = 1;
-        ProcessMessage::Hello(Hello {
-            min_version,
-            max_version,
-            held,
-        })
-        .encode()
-    };
-    let (first, second) = (hello(1), hello(2));
-    assert_eq!((first.len(), second.len()), (408, 416));
-    let differ: Vec<usize> = (0..408).filter(|at| first[*at] != second[*at]).collect();
-    assert_eq!(differ, [6, 10], "its size and the newest version");
-    assert_eq!(second[408..], 0x0102_0304_u64.to_ne_bytes());
+fn of_a_process_without_a_version_of_ours_nothing_but_its_versions_is_read() {
+    let (before, after) = (OLDEST - 1, VERSION + 1);
+    for (min_version, max_version) in [(0, before), (before, before), (after, after), (after, 99)] {
+        for len in [12, 408, 600] {
+            let mut bytes = lengthened(hello()[..8].to_vec(), len - 8);
+            bytes[8..10].copy_from_slice(&min_version.to_ne_bytes());
+            bytes[10..12].copy_from_slice(&max_version.to_ne_bytes());
+            let hello = Hello {
+                min_version,
+                max_version,
+                held: None,
+            };
+            let read = ProcessMessage::parse(&bytes);
+            assert_eq!(read, Ok(ProcessMessage::Hello(hello)), "{len} bytes");
+        }
+    }
 }
 
-fn hello(max_version: u16) -> Vec<u8> {
+/// One that speaks an earlier version too.
+fn hello() -> Vec<u8> {
     let hello = Hello {
         min_version: 1,
-        max_version,
+        max_version: VERSION,
         held: None,
     };
     ProcessMessage::Hello(hello).encode().to_vec()
+}
+
+/// One that speaks a later version too.
+fn later_hello() -> Vec<u8> {
+    changed(hello(), 10, &(VERSION + 1).to_ne_bytes())
 }
 
 fn changed(mut bytes: Vec<u8>, at: usize, value: &[u8]) -> Vec<u8> {
@@ -184,31 +177,22 @@ fn lengthened(mut bytes: Vec<u8>, by: usize) -> Vec<u8> {
 #[test]
 fn what_is_wrong_with_a_request_is_said() {
     let field = |name, value| MessageError::Field { name, value };
-    let later = VERSION + 1;
     for (bytes, error) in [
         (vec![], MessageError::Short { len: 0 }),
-        (hello(1)[..7].to_vec(), MessageError::Short { len: 7 }),
-        (changed(hello(1), 0, b"x"), MessageError::Magic),
-        (changed(hello(1), 4, &[9, 0]), MessageError::Kind(9)),
-        (changed(hello(1), 4, &[2, 0]), MessageError::Kind(2)),
+        (hello()[..7].to_vec(), MessageError::Short { len: 7 }),
+        (changed(hello(), 0, b"x"), MessageError::Magic),
+        (changed(hello(), 4, &[9, 0]), MessageError::Kind(9)),
+        (changed(hello(), 4, &[2, 0]), MessageError::Kind(2)),
         (
-            hello(1)[..400].to_vec(),
+            hello()[..400].to_vec(),
             MessageError::Size {
                 len: 400,
-                stated: 408,
+                stated: 416,
                 needed: 8,
             },
         ),
         (
-            lengthened(hello(1), 8),
-            MessageError::Size {
-                len: 416,
-                stated: 416,
-                needed: 408,
-            },
-        ),
-        (
-            changed(hello(1), 10, &[2]),
+            changed(hello()[..408].to_vec(), 6, &408_u16.to_ne_bytes()),
             MessageError::Size {
                 len: 408,
                 stated: 408,
@@ -216,25 +200,25 @@ fn what_is_wrong_with_a_request_is_said() {
             },
         ),
         (
-            lengthened(hello(VERSION), 8),
+            lengthened(hello(), 8),
             MessageError::Size {
                 len: 424,
                 stated: 424,
                 needed: 416,
             },
         ),
-        (changed(hello(2), 408, &[5]), field("claim", 5)),
-        (changed(hello(1), 8, &[2, 0]), field("oldest version", 2)),
-        (changed(hello(1), 12, &[2]), field("flags", 2)),
-        (changed(hello(1), 12, &[1]), field("slot", 0)),
-        (changed(hello(1), 16, &[5]), field("slot", 5)),
-        (changed(hello(1), 20, &[5]), field("generation", 5)),
-        (changed(hello(1), 24 + 16, &[5]), field("claim", 5)),
+        (changed(hello(), 408, &[5]), field("claim", 5)),
+        (changed(hello(), 8, &[9, 0]), field("oldest version", 9)),
+        (changed(hello(), 12, &[2]), field("flags", 2)),
+        (changed(hello(), 12, &[1]), field("slot", 0)),
+        (changed(hello(), 16, &[5]), field("slot", 5)),
+        (changed(hello(), 20, &[5]), field("generation", 5)),
+        (changed(hello(), 24 + 16, &[5]), field("claim", 5)),
         (
-            changed(changed(hello(1), 12, &[1]), 16, &[1, 4]),
+            changed(changed(hello(), 12, &[1]), 16, &[1, 4]),
             field("slot", 1025),
         ),
-        (changed(hello(later), 16, &[5]), field("slot", 5)),
+        (changed(later_hello(), 16, &[5]), field("slot", 5)),
     ] {
         assert_eq!(ProcessMessage::parse(&bytes), Err(error), "{bytes:?}");
     }
@@ -242,12 +226,11 @@ fn what_is_wrong_with_a_request_is_said() {
 
 #[test]
 fn a_hello_of_a_later_version_is_understood() {
-    let later = VERSION + 1;
-    let bytes = lengthened(changed(hello(later), 12, &[0xfe]), 100);
+    let bytes = lengthened(changed(later_hello(), 12, &[0xfe]), 100);
     let Ok(ProcessMessage::Hello(hello)) = ProcessMessage::parse(&bytes) else {
         panic!("not understood");
     };
-    assert_eq!((hello.min_version, hello.max_version), (1, later));
+    assert_eq!((hello.min_version, hello.max_version), (1, VERSION + 1));
     assert_eq!(hello.held, None);
 }
 
@@ -267,7 +250,7 @@ fn what_is_wrong_with_a_reply_is_said() {
     let (welcome, refused) = (welcome.encode().to_vec(), refused.encode().to_vec());
     let field = |name, value| MessageError::Field { name, value };
     for (bytes, error) in [
-        (hello(1), MessageError::Kind(1)),
+        (hello(), MessageError::Kind(1)),
         (changed(welcome.clone(), 8, &[0]), field("version", 0)),
         (
             changed(welcome.clone(), 10, &[1]),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sublet_abi::{AnyLedger, GateState, GateWord, SlotIndex};
+use sublet_abi::{GateState, GateWord, LedgerPage, SlotIndex};
 use sublet_share::{JobId, LaunchGate, Pid, TurnEvent, WorkDone};
 
 /// Time after the opening of its gate in which a job does not count as resting: threads that
@@ -194,7 +194,7 @@ impl Watched {
     }
 
     /// Reads the reports of its processes. Each of them may knock again.
-    pub(super) fn read(&self, now: Duration, ledger: &AnyLedger<'_>) -> Said {
+    pub(super) fn read(&self, now: Duration, ledger: &LedgerPage) -> Said {
         let mut all = Said::default();
         for member in &self.members {
             let report = ledger.slot(member.slot).turns();
@@ -221,7 +221,7 @@ impl Watched {
 
     /// Work done by the job, also in processes that are gone. Each process does its part of a
     /// mini-batch.
-    pub(super) fn count_work(&mut self, now: Duration, ledger: &AnyLedger<'_>) -> WorkDone {
+    pub(super) fn count_work(&mut self, now: Duration, ledger: &LedgerPage) -> WorkDone {
         let mut units_a_batch: Option<u32> = None;
         for member in &mut self.members {
             let report = ledger.slot(member.slot).turns();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::SendFlags;
 use rustix::thread::futex;
 use rustix::time::ClockId;
-use sublet_abi::{AnyControl, GateState, GateWord, ProcessMessage, TurnReport};
+use sublet_abi::{ControlPage, GateState, GateWord, ProcessMessage, TurnReport};
 
 use super::{Guest, say};
 
@@ -34,7 +34,7 @@ enum Manner {
 pub(super) struct Turns {
     spans: Spans,
     /// The page that it was handed last.
-    control: Option<AnyControl<'static>>,
+    control: Option<&'static ControlPage>,
     /// The thread that takes turns ends.
     is_over: Arc<AtomicBool>,
 }
@@ -88,10 +88,10 @@ impl Guest {
     }
 
     /// Mapped once: it is asked again and again.
-    fn control(&mut self) -> AnyControl<'static> {
+    fn control(&mut self) -> &'static ControlPage {
         let known = self.turns.control.take();
         let control = known.unwrap_or_else(|| self.map().0);
-        *self.turns.control.insert(control)
+        self.turns.control.insert(control)
     }
 
     fn take_turns(&mut self, manner: Manner) {
@@ -104,7 +104,6 @@ impl Guest {
         let is_over = Arc::new(AtomicBool::new(false));
         self.turns.is_over = Arc::clone(&is_over);
         thread::spawn(move || {
-            let ledger = ledger;
             let report = ledger.slot(slot).turns();
             report.follow();
             while !is_over.load(Ordering::Relaxed) {
@@ -127,7 +126,7 @@ impl Guest {
                     knock(&socket);
                 }
                 let is_open = word.state() != GateState::Closed;
-                wait(&control, word, if is_open { 200 } else { 20_000 });
+                wait(control, word, if is_open { 200 } else { 20_000 });
             }
         });
     }
@@ -155,7 +154,7 @@ fn stop(report: &TurnReport, word: GateWord) -> bool {
 }
 
 /// Waits until the gate changes, or this time has passed.
-fn wait(control: &AnyControl<'_>, word: GateWord, us: i64) {
+fn wait(control: &ControlPage, word: GateWord, us: i64) {
     let address = control.gate().address().cast_mut();
     // SAFETY: the page stays mapped, and all who touch the word do so as an atomic; here it is
     // only read.

@@ -227,8 +227,8 @@ impl Plan {
             6 => Thing::Folder,
             7 => Thing::Null,
             _ => {
-                // Both sizes of a ledger, that of a control page, nothing, and far too much.
-                let sizes = [591_744, 657_472, 1_216, 0, 1 << 40];
+                // The size of a ledger, that of a control page, nothing, and far too much.
+                let sizes = [657_472, 1_216, 0, 1 << 40];
                 Thing::Memory {
                     size: sizes[self.random.usize(..sizes.len())],
                     is_sealed: self.random.u8(..4) > 0,

@@ -11,7 +11,7 @@ use fastrand::Rng;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use sublet_abi::{AnyLedger, VERSION};
+use sublet_abi::LedgerPage;
 
 use super::attacker::unlinger;
 use super::door::{self, Door};
@@ -117,7 +117,7 @@ fn memory(size: usize, is_sealed: bool, seed: u64) -> Option<OwnedFd> {
     let memory = rustix::fs::memfd_create("sublet-ledger", flags).ok()?;
     rustix::fs::ftruncate(&memory, size as u64).ok()?;
     let mut random = Rng::with_seed(seed);
-    if size == AnyLedger::bytes(VERSION)? {
+    if size == LedgerPage::BYTES {
         forge(&memory, size, &mut random);
     }
     for _ in 0..random.u8(..32) {
@@ -143,7 +143,7 @@ fn forge(memory: &OwnedFd, size: usize, random: &mut Rng) {
     let page = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, memory, 0) };
     if let Ok(page) = page {
         // SAFETY: zeroed, as new memory is; mapped shared and writable until it is unmapped below.
-        let _ledger = unsafe { AnyLedger::create(page.cast(), size, VERSION, random.u64(..4)) };
+        let _ledger = unsafe { LedgerPage::create(page.cast(), size, random.u64(..4)) };
         // SAFETY: mapped above; nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(page, size) };
     }

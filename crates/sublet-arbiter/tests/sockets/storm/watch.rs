@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::ClockId;
-use sublet_abi::{AnyControl, ArbiterMessage, Hello, OLDEST, ProcessMessage, VERSION};
+use sublet_abi::{ArbiterMessage, ControlPage, Hello, OLDEST, ProcessMessage, VERSION};
 
 use super::STILL_MAX;
 use super::arbiter::{Struck, socket_of};
@@ -29,7 +29,7 @@ struct Sight {
 
 /// Looks at one arbiter.
 pub(super) struct Watch {
-    control: AnyControl<'static>,
+    control: &'static ControlPage,
     /// The kernel's folder of the thread.
     task: PathBuf,
     /// Before the heartbeat that was seen last was seen.
@@ -59,14 +59,14 @@ impl Watch {
             matches!(welcome, Ok(ArbiterMessage::Welcome(_))),
             "{welcome:?}"
         );
-        let len = AnyControl::bytes(VERSION).unwrap();
+        let len = ControlPage::BYTES;
         let (place, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
         // SAFETY: a new mapping where the kernel likes, which is never unmapped.
         let page = unsafe { rustix::mm::mmap(place, len, ProtFlags::READ, flags, &pages[0], 0) };
         // SAFETY: mapped for good, of that size, and sealed by the arbiter.
-        let control = unsafe { AnyControl::from_ptr(page.unwrap().cast(), len) }.unwrap();
+        let control = unsafe { ControlPage::from_ptr(page.unwrap().cast(), len) }.unwrap();
         let task = PathBuf::from(format!("/proc/{}/task/{}", struck.pid(), struck.thread));
-        let now = sight(&control, &task);
+        let now = sight(control, &task);
         Watch {
             control,
             task,
@@ -79,7 +79,7 @@ impl Watch {
     /// One look; the error is for how long it stood still, if that was too long.
     pub(super) fn look(&self) -> Result<(), String> {
         let (before, last) = (self.before.get(), self.last.get());
-        let now = sight(&self.control, &self.task);
+        let now = sight(self.control, &self.task);
         let is_new = now.beat != last.beat;
         // The kernel adds a wait for a processor when it is over. While one lasts nothing is known.
         let until = match is_new {
@@ -119,7 +119,7 @@ impl Watch {
 
 /// The first two numbers of `/proc/PID/task/TID/schedstat` are nanoseconds: with a processor, and in
 /// line for one.
-fn sight(control: &AnyControl<'_>, task: &Path) -> Sight {
+fn sight(control: &ControlPage, task: &Path) -> Sight {
     let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
     let mut numbers = text.split_whitespace().map_while(|text| text.parse().ok());
     let mut time = || Duration::from_nanos(numbers.next().unwrap_or(0));

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
-use sublet_abi::{AnyControl, AnyLedger, GateState, GateWord, SlotIndex, VERSION};
+use sublet_abi::{ControlPage, GateState, GateWord, LedgerPage, SlotIndex};
 use sublet_e2e::one_machine::Machine;
 
 /// Longest time until a process says that nothing of it runs.
@@ -29,8 +29,8 @@ pub(crate) struct Gate {
     memory: File,
     /// Address of the word in the arbiter's memory.
     at: u64,
-    control: AnyControl<'static>,
-    ledger: AnyLedger<'static>,
+    control: &'static ControlPage,
+    ledger: &'static LedgerPage,
     /// The number of the last closing.
     turn: u32,
 }
@@ -43,18 +43,18 @@ impl Gate {
             return Ok(None);
         }
         let arbiter = format!("/proc/{}", machine.arbiter()?.as_raw_nonzero());
-        let (start, page) = map(&arbiter, "memfd:sublet-control", AnyControl::bytes(VERSION))?;
+        let (start, page) = map(&arbiter, "memfd:sublet-control", ControlPage::BYTES)?;
         // SAFETY: a page that the arbiter keeps, mapped for ever.
-        let control = unsafe { AnyControl::from_ptr(page, bytes(AnyControl::bytes(VERSION))?) };
+        let control = unsafe { ControlPage::from_ptr(page, ControlPage::BYTES) };
         let control = control.map_err(|why| anyhow!("no control page: {why}"))?;
-        let (_, ledger) = map(&arbiter, "memfd:sublet-ledger", AnyLedger::bytes(VERSION))?;
+        let (_, ledger) = map(&arbiter, "memfd:sublet-ledger", LedgerPage::BYTES)?;
         // SAFETY: as above.
-        let ledger = unsafe { AnyLedger::from_ptr(ledger, bytes(AnyLedger::bytes(VERSION))?) };
+        let ledger = unsafe { LedgerPage::from_ptr(ledger, LedgerPage::BYTES) };
         let ledger = ledger.map_err(|why| anyhow!("no ledger: {why}"))?;
         let mut memory = File::options();
         let memory = memory.read(true).write(true);
         let memory = memory.open(format!("{arbiter}/mem"))?;
-        let offset = control.page().gate().address().addr() - page.addr();
+        let offset = control.gate().address().addr() - page.addr();
         Ok(Some(Gate {
             memory,
             at: start + offset as u64,
@@ -91,7 +91,7 @@ impl Gate {
     fn set(&self, word: GateWord) -> Result<()> {
         let bytes = word.bits().to_ne_bytes();
         self.memory.write_all_at(&bytes, self.at)?;
-        let address = self.control.page().gate().address().cast_mut();
+        let address = self.control.gate().address().cast_mut();
         // SAFETY: nothing is written, and the mapping stays.
         let address = unsafe { AtomicU32::from_ptr(address) };
         futex::wake(address, futex::Flags::empty(), i32::MAX.cast_unsigned())?;
@@ -105,12 +105,8 @@ impl Drop for Gate {
     }
 }
 
-fn bytes(known: Option<usize>) -> Result<usize> {
-    known.context("today's version is known")
-}
-
 /// The arbiter's only page of a kind: where it has it, and where it is mapped here, to be read.
-fn map(arbiter: &str, name: &str, length: Option<usize>) -> Result<(u64, *mut u8)> {
+fn map(arbiter: &str, name: &str, length: usize) -> Result<(u64, *mut u8)> {
     let maps = fs::read_to_string(format!("{arbiter}/maps"))?;
     let mut pages = maps.lines().filter(|line| line.contains(name));
     let page = pages.next().with_context(|| format!("no {name}"))?;
@@ -119,7 +115,7 @@ fn map(arbiter: &str, name: &str, length: Option<usize>) -> Result<(u64, *mut u8
     let start = range.split('-').next().unwrap_or_default();
     let start = u64::from_str_radix(start, 16)?;
     let file = File::open(format!("{arbiter}/map_files/{range}"))?;
-    let (length, access, flags) = (bytes(length)?, ProtFlags::READ, MapFlags::SHARED);
+    let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
     // SAFETY: a new mapping where the kernel likes, which is never undone.
     let mapped = unsafe { rustix::mm::mmap(ptr::null_mut(), length, access, flags, &file, 0) };
     Ok((start, mapped.context(range.to_owned())?.cast()))

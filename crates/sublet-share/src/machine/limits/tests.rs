@@ -15,13 +15,6 @@ fn limit_pinned(machine: &mut Machine, job: u64, mib: u32) -> String {
     tell(machine, 0, Event::PinnedLimitAsked { job, memory })
 }
 
-/// The job's first process came, and its pages are made.
-fn pages(machine: &mut Machine, counts_pinned: bool) {
-    let job = JobId(1);
-    let done = tell(machine, 0, Event::PagesMade { job, counts_pinned });
-    assert_eq!(done, "");
-}
-
 fn pinned(machine: &Machine) -> Option<u64> {
     let job = machine.job(JobId(1)).unwrap();
     job.ask.pinned.map(MiB::get)
@@ -32,11 +25,8 @@ fn a_limit_of_pinned_memory_is_raised_lowered_and_set_where_none_was() {
     let mut m = machine(&[100]);
     submit(&mut m, 1, ask(40, 1, true));
     assert_eq!(pinned(&m), None);
-    // Before its pages are made, and after; none takes anything from the card.
-    for (mib, with_pages) in [(50, false), (70, true), (20, true), (0, true), (9000, true)] {
-        if with_pages {
-            pages(&mut m, true);
-        }
+    // None takes anything from the card.
+    for mib in [50, 70, 20, 0, 9000] {
         let before = m.card(0);
         assert_eq!(limit_pinned(&mut m, 1, mib), format!("pinned 1 {mib} 0:40"));
         assert_eq!(pinned(&m), Some(u64::from(mib)));
@@ -45,25 +35,7 @@ fn a_limit_of_pinned_memory_is_raised_lowered_and_set_where_none_was() {
     // The limit of the card and that of pinned memory do not move each other.
     assert_eq!(limit(&mut m, 1, 60), "limit 1 0:60");
     assert_eq!(pinned(&m), Some(9000));
-}
-
-#[test]
-fn a_limit_that_nobody_would_keep_is_refused() {
-    let mut m = machine(&[100]);
-    let asked = JobAsk {
-        pinned: Some(MiB::from(30)),
-        ..ask(40, 1, true)
-    };
-    submit(&mut m, 1, asked);
-    pages(&mut m, false);
-    assert_eq!(
-        limit_pinned(&mut m, 1, 10),
-        "keep 1: job 1 has pages of version 1, as its first process had them: nobody counts \
-         what it pins"
-    );
-    assert_eq!(pinned(&m), Some(30));
     assert_eq!(limit_pinned(&mut m, 2, 10), "keep 2: there is no job 2");
-    assert!(JobRefusal::PinnedNotCounted(JobId(1)).is_final());
 }
 
 #[test]
