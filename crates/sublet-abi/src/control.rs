@@ -10,7 +10,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::MAX_DEVICES;
-use crate::gate::{GateRules, GateState, GateWord};
+use crate::gate::{GateRules, GateWord};
 use crate::header::{self, Header, Layout, PageError, PageKind};
 use crate::host::HostLimit;
 use crate::message::Mode;
@@ -43,8 +43,7 @@ pub struct ControlDevice {
     capacity_bytes: AtomicU64,
     limit_bytes: AtomicU64,
     context_bytes: AtomicU64,
-    /// For libraries that were built before there were turns: they launch while it is zero.
-    gate_of_before: AtomicU32,
+    reserved: AtomicU32,
     /// [`Packing`], in three words; zero where nobody has found out.
     packing_block: AtomicU32,
     packing: [AtomicU64; 2],
@@ -340,9 +339,6 @@ impl<'a> ControlWriter<'a> {
     /// Sets the gate of all the tenant's devices: a job whose launches stop on one of them waits
     /// for itself on the others. The caller must wake the waiters of the word afterwards.
     pub fn set_gate(&self, word: GateWord) {
-        let is_closed = word.state() == GateState::Closed;
-        let before = &self.page.devices[0].gate_of_before;
-        before.store(is_closed.into(), Ordering::Release);
         self.page.gate.set_word(word);
     }
 

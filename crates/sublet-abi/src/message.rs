@@ -78,8 +78,7 @@ impl Mode {
 pub enum ProcessMessage {
     /// The first message on a connection.
     Hello(Hello),
-    /// The process's report on its turns has changed. Sent only if the control page has a gate that
-    /// is not free, so that an arbiter that does not know this message never gets it.
+    /// The process's report on its turns has changed. Sent only while the gate is not free.
     Knock,
     /// The process ends this connection. Its slot and its memory stay its own until it is dead: no
     /// message can have them forgotten.

@@ -90,7 +90,6 @@ fn control_pages_have_their_words_at_these_places() {
         (144, 80 << 30),
         (152, 5 << 30),
         (160, 480 << 20),
-        (168, 1), // the gate of libraries from before there were turns
         (1152, 6 << 30),
     ]);
     assert_eq!(written(&mut memory), expected);

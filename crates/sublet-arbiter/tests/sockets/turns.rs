@@ -312,7 +312,7 @@ fn an_answer_is_none_while_the_process_is_at_work() {
 }
 
 #[test]
-fn a_process_of_a_library_of_before_is_not_kept_waiting_for_ever() {
+fn a_process_that_follows_no_turns_is_not_kept_waiting_for_ever() {
     let jobs = Jobs::new(2, ExclusiveSlices::default());
     let mut old = jobs.process(0);
     let mut other = jobs.worker(1);

@@ -10,8 +10,8 @@ use sublet_share::{JobId, LaunchGate, Pid, TurnEvent, WorkDone};
 /// stood at the gate have left it, and may not have launched yet.
 const WAKES_WITHIN: Duration = Duration::from_millis(1);
 
-/// Time after which a process that has not said that it follows its turns counts as one with an
-/// older library.
+/// Time after which a process that has not said that it follows its turns counts as one that never
+/// will: it only looks at its cards, or could not start its gate keeper.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Shortest time over which mini-batches are measured.
@@ -75,8 +75,8 @@ pub(super) struct Watched {
     /// The number of its last closing, as the pages have it.
     number: u32,
     members: Vec<Member>,
-    /// One of them has an older library. It can have no turns: it counts as resting and as having
-    /// answered. Its gate stays open, because no one would know when to open it again.
+    /// One of them does not follow turns: it counts as resting and as having answered. Its gate
+    /// stays open, because no one would know when to open it again.
     has_old: bool,
     has_new: bool,
     /// Whether it wants its cards, as the turns were told since its gate opened or closed.
