@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use sublet_api::object::Node;
 use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
-use sublet_model::{Identity, Inventory, NodeFacts, NodeName, Pauses};
+use sublet_model::{Identity, Inventory, NodeFacts, NodeName};
 use sublet_tasks::Vital;
 use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
 use tokio::sync::{Notify, mpsc, watch};
@@ -34,7 +34,8 @@ use self::plugins::Plugins;
 use self::registrar::Registrar;
 use self::runtime::RuntimeSide;
 use crate::allocate::{Given, Site};
-use crate::card_allocator::{CardAllocator, in_time, now_ns};
+use crate::api_calls::{HURRY_EVERY, LOOK_EVERY, PAUSES, in_time, now_ns};
+use crate::card_allocator::CardAllocator;
 use crate::cdi::Cdi;
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
@@ -46,18 +47,7 @@ use crate::pods::PodSource;
 use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
 use crate::publish::{measured, missing, publish, register};
-
-/// Interval between looks at the node object when all is well. Others change it only when the node
-/// is registered anew. A GET each half minute from each GPU node is a third of what kubelets send
-/// for their leases.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(30);
-
-/// Interval just after a failure or a start of kubelet: kubelet writes the node's status within ten
-/// seconds then, and may set our amounts to zero.
-const HURRY_EVERY: Duration = Duration::from_secs(3);
-
-/// The pauses after failures, for the agents of all nodes ask a server that comes back.
-pub(crate) const PAUSES: Pauses = Pauses::new(HURRY_EVERY, LOOK_EVERY);
+use crate::watched::send_if_new;
 
 /// Time after a start of kubelet in which the agent looks often.
 const HURRY_TIME: Duration = Duration::from_secs(30);
@@ -395,7 +385,7 @@ impl Agent {
     fn feed(&self) {
         if let Some(offered) = &self.offered {
             let site = Arc::new(self.site_of(offered));
-            self.site.send_if_modified(|now| replace(now, &site));
+            send_if_new(&self.site, &site);
             self.cards.refresh(&offered.offer.lists);
         }
     }
@@ -428,13 +418,4 @@ impl Agent {
             why.clone_into(&mut self.complaint);
         }
     }
-}
-
-/// Puts `new` in the place of `now`; false if they are the same.
-pub(crate) fn replace<T: Clone + PartialEq>(now: &mut T, new: &T) -> bool {
-    let is_new = now != new;
-    if is_new {
-        now.clone_from(new);
-    }
-    is_new
 }

@@ -9,27 +9,25 @@
 //! decision out. It reads no clock and calls no server (see `card_allocator`).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
-pub use refusal::{AllocateError, Others};
 use sublet_api::object::Pod;
 use sublet_api::{AllocationError, bound_entry, dialect, is_over, keys, whole_number};
 use sublet_model::{
-    Allocation, Bytes, Carrier, Claim, Class, ContainerClaim, ContainerName, Entry, Gpu, GpuIndex,
-    GpuUuid, Health, Ledger, MiB, Milli, NodeFacts, PodKey, PodUid, Portion, Role,
+    Allocation, Bytes, Carrier, Claim, ContainerClaim, Entry, Gpu, GpuUuid, Health, Ledger, MiB,
+    Milli, NodeFacts, PodKey, PodUid, Portion, Role,
 };
-
 use sublet_share::ComputeRange;
 
 mod given;
-mod named;
+pub mod named;
 mod refusal;
+mod response;
 mod twins;
 
 pub use given::Given;
-pub use named::decide_for;
-pub use twins::Twin;
+pub use refusal::{AllocateError, KubeletAsk, Others};
+pub use response::{AllocationResponse, CardLimit, Twin};
 
 /// The node as containers are to find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,77 +36,6 @@ pub struct Site {
     pub facts: NodeFacts,
     /// The operator wants no isolation by cGPU here.
     pub no_isolation: bool,
-}
-
-/// Devices that kubelet asks for one container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KubeletAsk {
-    /// The resource.
-    pub resource: &'static str,
-    /// The number of device IDs.
-    pub count: u64,
-}
-
-impl fmt::Display for KubeletAsk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, self.resource)
-    }
-}
-
-/// So much of a card for one container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardLimit {
-    /// The card's number on the node.
-    pub index: GpuIndex,
-    /// Its UUID, where that is known.
-    pub uuid: Option<GpuUuid>,
-    /// Memory of the card that the container may use.
-    pub memory: MiB,
-}
-
-/// The container that kubelet means, and what it gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllocationResponse {
-    /// Its pod.
-    pub pod: PodKey,
-    /// The pod's UID.
-    pub uid: PodUid,
-    /// The container.
-    pub container: ContainerName,
-    /// When it runs, compared with the others of its pod.
-    pub role: Role,
-    /// Its place in the pod's list of (init) containers, from 0.
-    pub position: usize,
-    /// Its cards, and how much of each it may use.
-    pub cards: Vec<CardLimit>,
-    /// Is each of them all its own?
-    pub whole: bool,
-    /// Memory of the node that the container may pin for its cards: at most its own limit of
-    /// ordinary memory. `None` if the pod sets no limit.
-    pub pinned: Option<MiB>,
-    /// Its compute time of each card.
-    pub compute: ComputeRange,
-    /// Decides which container gives way when compute time is short.
-    pub class: Class,
-    /// Is it to be held to that?
-    pub isolated: bool,
-    /// Environment variables of the container.
-    pub environment: BTreeMap<String, String>,
-    /// Annotations to write on the pod before kubelet gets its answer.
-    pub annotations: BTreeMap<String, String>,
-    /// All pods that kubelet could mean, the one above among them; none if that is certain. Then
-    /// nothing is written before kubelet's checkpoint names the pod.
-    pub twins: Vec<Twin>,
-    /// The first device that kubelet chose, by which its checkpoint is searched then.
-    pub device: Option<String>,
-}
-
-impl AllocationResponse {
-    /// Must something hold it to its part? Nobody else is on a card that is all its own.
-    #[must_use]
-    pub fn needs_limit(&self) -> bool {
-        self.isolated && !self.whole
-    }
 }
 
 /// Finds the container that kubelet means, and says what it gets. `pods`: all pods bound
@@ -137,10 +64,22 @@ pub fn decide(
             })
         })
         .collect();
-    match all.len() {
-        1 => all.remove(0),
-        _ => twins::one_of(asked, &meant, all),
+    if all.len() == 1 {
+        return all.remove(0);
     }
+    // About others kubelet asks more than once.
+    let is_sole = |one: &Tenant<'_>| {
+        one.entry.claim.containers().len() == 1 && one.container.role == Role::Main
+    };
+    let are_sole = meant.iter().all(is_sole);
+    let answer = are_sole.then_some(all).and_then(twins::one_of);
+    answer.unwrap_or_else(|| Err(ambiguous(asked, &meant)))
+}
+
+/// The refusal where kubelet could mean several.
+fn ambiguous(asked: KubeletAsk, meant: &[Tenant<'_>]) -> AllocateError {
+    let pods = meant.iter().map(|one| one.entry.pod.clone()).collect();
+    AllocateError::Ambiguous { asked, pods }
 }
 
 /// Makes the answer for that container.
@@ -359,8 +298,7 @@ impl<'a> Tenants<'a> {
             }
         }
         if fitting.len() > 1 && !given.has_books() {
-            let pods = fitting.iter().map(|one| one.entry.pod.clone()).collect();
-            return Err(AllocateError::Ambiguous { asked, pods });
+            return Err(ambiguous(asked, &fitting));
         }
         if fitting.is_empty() {
             let node = facts.name.clone();

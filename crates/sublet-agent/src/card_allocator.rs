@@ -6,22 +6,21 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use sublet_api::object::Pod;
-use sublet_client::{Client, Pods, list, patch_pod_annotations};
+use sublet_client::{Client, patch_pod_annotations};
 use sublet_kubelet::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
-use sublet_model::NodeName;
 use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tonic::Status;
 use tracing::{debug, info, warn};
 
 use crate::allocate::{AllocateError, AllocationResponse, Given, KubeletAsk, Site, decide, prefer};
+use crate::api_calls::{in_time, is_passing, now_ns};
 use crate::cdi::Cdi;
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::IsolationError;
@@ -40,9 +39,6 @@ const NOBODY_PATIENCE: Duration = Duration::from_secs(2);
 /// and an API server restarts in seconds. Kubelet sets no deadline on Allocate and starts no other
 /// pod meanwhile.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Timeout of one call.
-const CALL_TIME: Duration = Duration::from_secs(5);
 
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -351,49 +347,6 @@ impl Drop for Reserved {
             given.withdraw(uid, container);
         }
     }
-}
-
-/// Reason why a call to the API server brought nothing.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
-    #[error(transparent)]
-    Server(#[from] kube::Error),
-    #[error("no answer within {CALL_TIME:?}")]
-    Late,
-    #[error("the watch of pods has not brought a list yet")]
-    NotYet,
-}
-
-/// All pods bound to the node.
-pub(crate) async fn pods_on(client: &Client, node: &NodeName) -> Result<Vec<Pod>, CallError> {
-    let fields = format!("spec.nodeName={node}");
-    in_time(list::<Pods>(client, Some(&fields))).await
-}
-
-/// Waits for a call, but not for ever.
-pub(crate) async fn in_time<T>(
-    call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, CallError> {
-    match timeout(CALL_TIME, call).await {
-        Ok(outcome) => Ok(outcome?),
-        Err(_) => Err(CallError::Late),
-    }
-}
-
-/// May the same call succeed a moment later? Not where the server has answered that it
-/// is wrong: no such pod, another pod of that name, no right to.
-fn is_passing(error: &CallError) -> bool {
-    match error {
-        CallError::Server(kube::Error::Api(status)) => status.code >= 500 || status.code == 429,
-        CallError::Server(_) | CallError::Late | CallError::NotYet => true,
-    }
-}
-
-pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    })
 }
 
 #[cfg(test)]

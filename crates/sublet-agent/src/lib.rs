@@ -44,6 +44,7 @@
 
 mod agent;
 pub mod allocate;
+mod api_calls;
 mod card_allocator;
 mod cdi;
 mod checkpoint;
@@ -59,6 +60,7 @@ pub mod plugin;
 mod pods;
 pub mod publish;
 mod top;
+mod watched;
 
 pub use checkpoint::KubeletCheckpoint;
 
@@ -74,7 +76,7 @@ use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
 use sublet_listener::{Callers, Door, Limits, listen};
-use sublet_model::{Identity, Inventory, NodeName, Sharing, Unit};
+use sublet_model::{Identity, Inventory, NodeName, Unit};
 use sublet_tasks::vital;
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::signal::unix::{SignalKind, signal};
@@ -88,7 +90,7 @@ use discover::simulated::SimulatedSource;
 use isolate::node::{Cards, Isolation};
 use isolate::supervisor::{IsolationSupervisor, StartIsolation};
 use isolate::{IsolationError, IsolationWord, StrictnessWord, Wanted};
-use publish::offer::{AdvertiseWish, Offer, Settings};
+use publish::offer::{AdvertiseWish, Offer, Settings, SharingWord};
 
 /// Offer this node's GPUs to kubelet, and hand each container the card chosen for it.
 #[derive(Debug, clap::Args)]
@@ -186,27 +188,6 @@ pub struct Args {
     /// Let `sublet run` start jobs here too; the cluster does not know what memory they take
     #[arg(long)]
     allow_local_jobs: bool,
-}
-
-/// [`Sharing`] as it is written in the flag and the node's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SharingWord {
-    /// Parts of cards, by memory
-    Memory,
-    /// Whole cards
-    Whole,
-    /// Both
-    Both,
-}
-
-impl From<SharingWord> for Sharing {
-    fn from(word: SharingWord) -> Sharing {
-        match word {
-            SharingWord::Memory => Sharing::Memory,
-            SharingWord::Whole => Sharing::Whole,
-            SharingWord::Both => Sharing::Both,
-        }
-    }
 }
 
 /// [`Identity`] as it is wished.
@@ -403,6 +384,7 @@ fn stop_signals() -> anyhow::Result<watch::Receiver<bool>> {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command, FromArgMatches};
+    use sublet_model::Sharing;
 
     use super::*;
 

@@ -7,10 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sublet_model::{Pauses, PodUid};
+use sublet_model::{GpuIndex, GpuUuid, Pauses, PodUid};
 
 /// The name of a device among all of the node: a card's UUID, a file's path.
 pub(crate) type DeviceName = String;
+
+/// The name of a card among all devices of the node.
+pub(crate) fn card_name(index: GpuIndex, uuid: Option<&GpuUuid>) -> DeviceName {
+    uuid.map_or_else(|| format!("GPU {index}"), ToString::to_string)
+}
 
 /// The pods that have each device.
 pub(crate) type Held = BTreeMap<DeviceName, BTreeSet<PodUid>>;

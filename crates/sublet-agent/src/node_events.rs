@@ -10,7 +10,7 @@ use sublet_model::NodeName;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use crate::card_allocator::{in_time, now_ns};
+use crate::api_calls::{in_time, now_ns};
 
 /// Most events that wait to be posted. Each names one card or one container of the node.
 const WAITING_MAX: usize = 64;

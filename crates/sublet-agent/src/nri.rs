@@ -31,7 +31,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use crate::allocate::{AllocationResponse, Site, decide_for};
+use crate::allocate::named::decide_for;
+use crate::allocate::{AllocationResponse, Site};
 use crate::cdi::Cdi;
 use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;

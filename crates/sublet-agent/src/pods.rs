@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::card_allocator::{CallError, pods_on};
+use crate::api_calls::{CallError, pods_on};
 
 /// Longest wait for the first list.
 const FIRST_LIST: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use sublet_model::NodeName;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::card_allocator::in_time;
+use crate::api_calls::in_time;
 use crate::checkpoint::{KubeletCheckpoint, is_ours};
 use crate::pods::PodSource;
 

@@ -18,7 +18,7 @@ use sublet_model::{NodeName, Unit};
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::sync::watch;
 
-use super::{LOOK_EVERY, replace};
+use crate::api_calls::LOOK_EVERY;
 use crate::isolate::figures::Figures;
 use crate::isolate::found::Unread;
 use crate::isolate::node::Isolation;
@@ -27,6 +27,7 @@ use crate::isolate::tally::Tally;
 use crate::lifecycle_manager::LifecycleManager;
 use crate::node_events::NodeEvents;
 use crate::pods::{PodList, PodSource};
+use crate::watched::send_if_new;
 
 /// Interval at which the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -149,7 +150,7 @@ impl ContainerReconciler {
         });
         let settled = settled.await;
         let (waits, lost, unread) = settled.context("comparing containers with pods failed")?;
-        self.lost.send_if_modified(|now| replace(now, &lost));
+        send_if_new(&self.lost, &lost);
         for one in &unread {
             if !told.contains(&one.folder) {
                 let message = says(one, pods);

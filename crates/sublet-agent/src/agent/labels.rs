@@ -5,7 +5,7 @@ use sublet_api::keys;
 use sublet_api::object::Node;
 use tracing::warn;
 
-use crate::SharingWord;
+use crate::publish::offer::SharingWord;
 
 /// The operator's wishes on the node object.
 #[derive(Default, PartialEq, Eq)]

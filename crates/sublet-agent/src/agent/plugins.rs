@@ -12,10 +12,10 @@ use sublet_tasks::{Vital, VitalTask};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use super::replace;
 use crate::kind::{DeviceKind, KindAllocator, Pool, Pools};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::{Plugin, PluginSpec};
+use crate::watched::send_if_new;
 
 /// The plugins of all kinds.
 pub(super) struct Plugins {
@@ -90,8 +90,7 @@ impl Plugins {
                 gone.retain(|name| name != resource);
                 match self.running.get(resource) {
                     Some(running) => {
-                        let feed = |now: &mut DeviceList| replace(now, &pool.devices);
-                        running.devices.send_if_modified(feed);
+                        send_if_new(&running.devices, &pool.devices);
                     }
                     None => {
                         let allocator = KindAllocator {

@@ -17,9 +17,8 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tracing::{debug, info};
 
-use super::LOOK_EVERY;
 use crate::allocate::{Given, read_entry};
-use crate::card_allocator::{in_time, now_ns};
+use crate::api_calls::{LOOK_EVERY, in_time, now_ns};
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::nri::Created;

@@ -5,11 +5,24 @@ use std::sync::Arc;
 
 use sublet_model::{GpuIndex, MiB, Milli, NodeName, PodKey};
 
-use super::KubeletAsk;
-
 /// Number of pods that a message names before it says "and N more". The message ends up in the
 /// pod's status, and a node holds a hundred pods.
 const NAMED_MAX: usize = 8;
+
+/// Devices that kubelet asks for one container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KubeletAsk {
+    /// The resource.
+    pub resource: &'static str,
+    /// The number of device IDs.
+    pub count: u64,
+}
+
+impl fmt::Display for KubeletAsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, self.resource)
+    }
+}
 
 /// Reason why no container gets devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

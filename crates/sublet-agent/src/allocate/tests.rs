@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 use sublet_api::allocation_to_json;
 use sublet_api::object::{Container, ContainerState, ContainerStatus, Quantity};
-use sublet_model::{CardRef, Grant, Identity, Inventory, NodeName, Sharing, Unit};
+use sublet_model::{
+    CardRef, ContainerName, GpuIndex, Grant, Identity, Inventory, NodeName, Sharing, Unit,
+};
 
 use super::*;
 

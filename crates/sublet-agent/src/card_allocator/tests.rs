@@ -7,7 +7,9 @@ use http::{Method, Request, Response};
 use serde_json::{Value, json};
 use sublet_api::keys;
 use sublet_api::object::Pod;
+use sublet_model::NodeName;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::*;
 use crate::allocate::tests::{pods, site};

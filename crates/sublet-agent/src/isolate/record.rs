@@ -19,8 +19,7 @@ use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
 use crate::allocate::{AllocationResponse, Twin};
-use crate::kind::cards::card_name;
-use crate::lifecycle::DeviceName;
+use crate::lifecycle::{DeviceName, card_name};
 
 pub(super) const FILE: &str = "record.json";
 const TENANT: &str = "tenant";

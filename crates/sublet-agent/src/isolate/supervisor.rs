@@ -18,8 +18,8 @@ use tracing::{error, info, warn};
 use super::inject::Injection;
 use super::node::Isolation;
 use super::{FailureKind, IsolationError};
-use crate::agent::{LOOK_EVERY, PAUSES};
 use crate::allocate::AllocationResponse;
+use crate::api_calls::{LOOK_EVERY, PAUSES};
 
 /// The isolation of this node's containers, as it is now.
 #[derive(Clone)]

@@ -10,19 +10,19 @@ use sublet_api::object::Pod;
 use sublet_kubelet::deviceplugin::{
     ContainerAllocateResponse, ContainerPreferredAllocationRequest, DeviceList,
 };
-use sublet_model::{GpuIndex, GpuUuid, Inventory, PodUid, Portion};
+use sublet_model::{Inventory, PodUid, Portion};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use super::{DeviceKind, Pool, Pools, remains};
-use crate::agent::replace;
-use crate::allocate::{AllocationResponse, read_entry};
+use crate::allocate::read_entry;
 use crate::card_allocator::CardAllocator;
 use crate::checkpoint::KubeletCheckpoint;
-use crate::lifecycle::{Ailing, DeviceName, Held};
+use crate::lifecycle::{Ailing, Held, card_name};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::DeviceIds;
+use crate::watched::send_if_new;
 
 /// The cards of the node.
 pub(crate) struct Cards {
@@ -38,21 +38,6 @@ struct Seen {
     of: Arc<Inventory>,
     ailing: Ailing,
     with_sick: Arc<Inventory>,
-}
-
-impl AllocationResponse {
-    /// The names of its cards.
-    pub(crate) fn card_names(&self) -> Vec<DeviceName> {
-        let cards = self.cards.iter();
-        cards
-            .map(|card| card_name(card.index, card.uuid.as_ref()))
-            .collect()
-    }
-}
-
-/// The name of a card among all devices of the node.
-pub(crate) fn card_name(index: GpuIndex, uuid: Option<&GpuUuid>) -> DeviceName {
-    uuid.map_or_else(|| format!("GPU {index}"), ToString::to_string)
 }
 
 impl Cards {
@@ -149,7 +134,7 @@ impl Cards {
                 .filter(|(resource, _)| device_of(resource) == of);
             let wanted = own.map(|(resource, list)| (resource.to_string(), pool(resource, list)));
             let wanted: Pools = wanted.collect();
-            pools.send_if_modified(|now| replace(now, &wanted));
+            send_if_new(pools, &wanted);
         }
     }
 
@@ -227,9 +212,7 @@ impl DeviceKind for CardKind {
     }
 
     fn show(&self, ailing: &Ailing) {
-        self.cards
-            .ailing
-            .send_if_modified(|now| replace(now, ailing));
+        send_if_new(&self.cards.ailing, ailing);
     }
 
     async fn hand_over(

@@ -24,11 +24,11 @@ use tonic::Status;
 use tracing::{info, warn};
 
 use super::{DeviceKind, Kind, Open, Pool, Pools};
-use crate::agent::replace;
 use crate::allocate::ID_SEPARATOR;
 use crate::lifecycle::{Ailing, DeviceName};
 use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::plugin::DeviceIds;
+use crate::watched::send_if_new;
 
 pub(super) const KIND: Kind = Kind {
     name: "files",
@@ -315,7 +315,7 @@ impl Files {
         } else {
             pools
         };
-        if self.pools.send_if_modified(|now| replace(now, &pools)) {
+        if send_if_new(&self.pools, &pools) {
             let healthy = known.values().filter(|seen| seen.is_there).count();
             info!(
                 resource,

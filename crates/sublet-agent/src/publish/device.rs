@@ -18,7 +18,7 @@ use sublet_model::{Gpu, GpuUuid, Inventory};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::card_allocator::in_time;
+use crate::api_calls::in_time;
 
 /// Interval between applies while nothing changes: it seldom changes whether there is a CRD, and
 /// whether koordlet has gone.

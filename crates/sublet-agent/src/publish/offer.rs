@@ -38,6 +38,27 @@ pub enum AdvertiseWish {
     Slots,
 }
 
+/// [`Sharing`] as it is written in the flag and the node's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SharingWord {
+    /// Parts of cards, by memory
+    Memory,
+    /// Whole cards
+    Whole,
+    /// Both
+    Both,
+}
+
+impl From<SharingWord> for Sharing {
+    fn from(word: SharingWord) -> Sharing {
+        match word {
+            SharingWord::Memory => Sharing::Memory,
+            SharingWord::Whole => Sharing::Whole,
+            SharingWord::Both => Sharing::Both,
+        }
+    }
+}
+
 /// The operator's settings of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {

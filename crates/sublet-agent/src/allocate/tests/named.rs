@@ -1,6 +1,7 @@
 //! Containers that are known by their pod's UID and their own name.
 
 use super::*;
+use crate::allocate::named::decide_for;
 
 /// The devices of a container: its cards and the memory of each, or the refusal, or `-`.
 fn check(picture: &str, uid: &str, container: &str) -> String {
