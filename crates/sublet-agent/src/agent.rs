@@ -10,6 +10,7 @@ mod plugins;
 mod registrar;
 mod runtime;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use sublet_api::{Handed, NodeUse, keys};
 use sublet_client::{Client, read_node};
 use sublet_model::{Identity, Inventory, NodeFacts, NodeName};
 use sublet_tasks::Vital;
-use sublet_telemetry::metrics::{AgentMetrics, ResourceLabel};
+use sublet_telemetry::metrics::ResourceLabel;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -36,13 +37,14 @@ use self::runtime::RuntimeSide;
 use crate::allocate::{Given, Site};
 use crate::api_calls::{HURRY_EVERY, LOOK_EVERY, PAUSES, in_time, now_ns};
 use crate::card_allocator::CardAllocator;
-use crate::cdi::Cdi;
+use crate::card_injector::CardInjector;
 use crate::checkpoint::KubeletCheckpoint;
-use crate::isolate::supervisor::{IsolationSupervisor, IsolationWatch};
+use crate::isolate::supervisor::IsolationSupervisor;
 use crate::kind::cards::Cards;
 use crate::kind::{self, Asked};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::node_events::node_events;
+use crate::nri::{Created, RuntimePlugin};
 use crate::pods::PodSource;
 use crate::publish::device::DeviceReport;
 use crate::publish::offer::{Offer, OfferError, Settings};
@@ -62,9 +64,7 @@ pub(crate) struct Agent {
     /// Values of the node's labels, once they were read.
     labels: Labels,
     inventory: watch::Receiver<Arc<Inventory>>,
-    metrics: AgentMetrics,
-    isolation: IsolationWatch,
-    cdi: Option<Arc<Cdi>>,
+    injector: CardInjector,
     pods: PodSource,
     /// Set if the runtime is asked.
     runtime: Option<RuntimeSide>,
@@ -105,18 +105,20 @@ impl Agent {
         (node, folder): (NodeName, PathBuf),
         settings: Settings,
         inventory: watch::Receiver<Arc<Inventory>>,
-        metrics: AgentMetrics,
-        isolation: IsolationWatch,
-        (cdi, runtime): (Option<Cdi>, Option<PathBuf>),
+        injector: CardInjector,
+        runtime: Option<PathBuf>,
     ) -> Agent {
         let (registered, registrations) = mpsc::unbounded_channel();
-        let runtime = runtime.map(RuntimeSide::new);
+        let runtime = runtime.map(|socket| RuntimeSide {
+            socket,
+            pods: Arc::default(),
+            created: Created::default(),
+        });
         let pods = match &runtime {
-            Some(runtime) => runtime.pods(),
+            Some(runtime) => PodSource::Watched(Arc::clone(&runtime.pods)),
             None => PodSource::Listed(client.clone(), node.clone()),
         };
-        let cdi = cdi.map(Arc::new);
-        let is_off = isolation.borrow().is_off();
+        let is_off = injector.isolation.borrow().is_off();
         let (given, doubt) = <(Arc<Mutex<Given>>, Arc<Notify>)>::default();
         // Nobody asks for anything before there is an offer, and with it the real one.
         let facts = NodeFacts::plain(node.clone(), inventory.borrow().clone());
@@ -128,16 +130,14 @@ impl Agent {
             client: client.clone(),
             pods: pods.clone(),
             gated: runtime.is_some(),
-            cdi: cdi.clone(),
+            injector: injector.clone(),
             site: site.subscribe(),
             given: Arc::clone(&given),
-            metrics: metrics.clone(),
-            isolation: isolation.clone(),
             checkpoint: KubeletCheckpoint::place(&folder),
             doubt: Arc::clone(&doubt),
         });
         Agent {
-            cdi,
+            injector,
             pods,
             runtime,
             client,
@@ -146,10 +146,8 @@ impl Agent {
             settings,
             labels: Labels::default(),
             inventory,
-            metrics,
             measured: watch::Sender::new(is_off.then(NodeUse::new)),
             measured_written: Instant::now(),
-            isolation,
             given,
             doubt,
             lost: watch::Sender::default(),
@@ -185,9 +183,9 @@ impl Agent {
             lifecycles: Arc::clone(&lifecycles),
             pods: self.pods.clone(),
             node: self.node.clone(),
-            metrics: self.metrics.clone(),
+            metrics: self.injector.metrics.clone(),
             events,
-            isolation: self.isolation.clone(),
+            isolation: self.injector.isolation.clone(),
             unit: self.settings.unit,
             lost: self.lost.clone(),
             measured: self.measured.clone(),
@@ -195,13 +193,13 @@ impl Agent {
         let registrar = Registrar {
             client: self.client.clone(),
             pods: self.pods.clone(),
-            created: self.runtime.as_ref().map(RuntimeSide::created),
+            created: self.runtime.as_ref().map(|side| side.created.clone()),
             facts: NodeFacts {
                 unit: self.settings.unit,
                 ..NodeFacts::plain(self.node.clone(), Arc::default())
             },
             given: Arc::clone(&self.given),
-            isolation: self.isolation.clone(),
+            isolation: self.injector.isolation.clone(),
             checkpoint: KubeletCheckpoint::place(&self.folder),
             doubt: Arc::clone(&self.doubt),
         };
@@ -229,13 +227,39 @@ impl Agent {
             () = left => Ok(()),
         };
         plugins.close().await;
-        let isolation = self.isolation.borrow().on().cloned();
+        let isolation = self.injector.isolation.borrow().on().cloned();
         if let Some(isolation) = isolation {
             // A task can only fail by a panic, which the thread has printed.
             let _ended = spawn_blocking(move || isolation.stop()).await;
         }
         info!(node = %self.node, "agent stopped");
         outcome
+    }
+
+    /// Serves the runtime, if it is asked, for ever; else does nothing for ever. It fails if no
+    /// thread can be started.
+    fn serve_runtime(
+        &self,
+        lifecycles: &Arc<LifecycleManager>,
+    ) -> impl Future<Output = anyhow::Result<Infallible>> + use<> {
+        let serving = self.runtime.as_ref().map(|side| {
+            let plugin = RuntimePlugin {
+                pods: Arc::clone(&side.pods),
+                site: self.site.subscribe(),
+                injector: self.injector.clone(),
+                lifecycles: Arc::clone(lifecycles),
+                created: side.created.clone(),
+                news: Arc::clone(&self.doubt),
+            };
+            let (client, node) = (self.client.clone(), self.node.clone());
+            runtime::serve(plugin, side.socket.clone(), client, node)
+        });
+        async move {
+            match serving {
+                Some(serving) => serving.await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// Looks again and again; ends only with an error.
@@ -269,14 +293,14 @@ impl Agent {
                 Some(resource) = self.registrations.recv() => {
                     self.back.registered(resource.clone(), Instant::now());
                     let of_resource = ResourceLabel { resource };
-                    self.metrics.registrations.get_or_create(&of_resource).inc();
+                    self.injector.metrics.registrations.get_or_create(&of_resource).inc();
                     hurry_until = Instant::now() + HURRY_TIME;
                 }
                 // Never an error: we hold a sender ourselves.
                 _ = lost.changed() => {}
                 _ = ailing.changed() => {}
                 // Never an error: the supervisor outlives this.
-                _ = self.isolation.changed() => {}
+                _ = self.injector.isolation.changed() => {}
                 () = sleep(pause) => {}
             }
         }
@@ -286,7 +310,7 @@ impl Agent {
     /// them: with devices alone the node would be taken for one without an agent.
     async fn look(&mut self, inventory: &Arc<Inventory>) -> anyhow::Result<()> {
         self.refresh(inventory)?;
-        if let Some(cdi) = &self.cdi {
+        if let Some(cdi) = &self.injector.cdi {
             cdi.keep(inventory);
         }
         // Kubelet hears of a sick card even while the API server is away.
@@ -314,7 +338,8 @@ impl Agent {
         let back = self.back.news(&node, resources.into_iter(), Instant::now());
         missing.annotations.extend(back);
         let limits_parts = !inventory.gpus().is_empty() && !self.labels.no_isolation;
-        let isolation = self.isolation.borrow_and_update().news(&node, limits_parts);
+        let states = &mut self.injector.isolation;
+        let isolation = states.borrow_and_update().news(&node, limits_parts);
         missing.annotations.extend(isolation);
         let since_written = self.measured_written.elapsed();
         let news = measured::news(&node, self.measured.borrow().as_ref(), since_written);
@@ -368,9 +393,8 @@ impl Agent {
             None => {
                 let gpus = inventory.gpus().iter();
                 let sick = gpus.filter(|gpu| !gpu.health.is_healthy()).count();
-                self.metrics
-                    .unhealthy
-                    .set(i64::try_from(sick).unwrap_or(i64::MAX));
+                let unhealthy = &self.injector.metrics.unhealthy;
+                unhealthy.set(i64::try_from(sick).unwrap_or(i64::MAX));
                 Offered {
                     offer: Offer::of(inventory, settings)?,
                     inventory: Arc::clone(inventory),

@@ -12,20 +12,16 @@ use sublet_client::{Client, patch_pod_annotations};
 use sublet_kubelet::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
-use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tonic::Status;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use crate::allocate::{AllocateError, AllocationResponse, Given, KubeletAsk, Site, decide, prefer};
 use crate::api_calls::{in_time, is_passing, now_ns};
-use crate::cdi::Cdi;
+use crate::card_injector::{CardInjector, Patience};
 use crate::checkpoint::KubeletCheckpoint;
-use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
-use crate::isolate::supervisor::{IsolationWatch, state_for};
 use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::nri;
 use crate::plugin::DeviceIds;
@@ -40,6 +36,14 @@ const NOBODY_PATIENCE: Duration = Duration::from_secs(2);
 /// pod meanwhile.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The patience of kubelet. What it does not get fails the pod for good, and an arbiter is back within
+/// seconds.
+const KUBELETS: Patience = Patience {
+    arbiter: PATIENCE,
+    clean: PATIENCE,
+    may_block: false,
+};
+
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -49,13 +53,10 @@ pub(crate) struct CardAllocator {
     pub(crate) pods: PodSource,
     /// Does the runtime name the container later?
     pub(crate) gated: bool,
-    pub(crate) cdi: Option<Arc<Cdi>>,
+    pub(crate) injector: CardInjector,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     /// One for all resources of the node.
     pub(crate) given: Arc<Mutex<Given>>,
-    pub(crate) metrics: AgentMetrics,
-    /// Are containers held to their parts?
-    pub(crate) isolation: IsolationWatch,
     /// Kubelet's checkpoint.
     pub(crate) checkpoint: PathBuf,
     /// Told of answers for a pod that only kubelet's checkpoint can name.
@@ -76,16 +77,12 @@ impl CardAllocator {
         let count = devices.len() as u64;
         let asked = KubeletAsk { resource, count };
         let outcome = self.hand_over(asked, devices.first(), lifecycles).await;
-        self.count(&outcome);
-        let (handed, injected) = outcome.inspect_err(|status| {
-            warn!(%asked, why = status.message(), "no devices handed over");
-        })?;
-        let devices = self.cdi.as_ref().map(|cdi| cdi.devices(&handed.cards));
-        let devices = devices.unwrap_or_default().into_iter();
-        let own = handed.environment.into_iter();
+        self.injector.tell(&asked, &outcome);
+        let (_, injection) = outcome?;
+        let devices = injection.devices.into_iter();
         Ok(ContainerAllocateResponse {
-            envs: own.chain(injected.environment).collect(),
-            mounts: injected.mounts,
+            envs: injection.environment.into_iter().collect(),
+            mounts: injection.mounts,
             cdi_devices: devices.map(|name| CdiDevice { name }).collect(),
             ..ContainerAllocateResponse::default()
         })
@@ -166,19 +163,17 @@ impl CardAllocator {
             device: device.cloned(),
             ..reserved.handed.clone()
         };
-        let injected = self.isolate(&handed, pods, lifecycles).await?;
+        let injector = &self.injector;
+        let injection = injector
+            .inject(&handed, &pods, lifecycles, KUBELETS)
+            .await?;
         if handed.twins.is_empty() {
             self.write(&handed, started).await?;
             reserved.keep();
         } else {
             self.doubt.notify_one();
         }
-        let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
-        let AllocationResponse { pod, container, .. } = &handed;
-        let isolated = !injected.mounts.is_empty();
-        let twins = handed.twins.len();
-        info!(%pod, %container, %asked, ?gpus, isolated, twins, "devices handed over");
-        Ok((handed, injected))
+        Ok((handed, injection))
     }
 
     /// The container that kubelet means, reserved, and the pods by which it was found.
@@ -237,39 +232,6 @@ impl CardAllocator {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the arbiter of the container before anybody else hears of it. Containers that are
-    /// gone by the same list of pods make room first: their memory may be this one's now. A card
-    /// that nobody has any more is cleaned before this container gets it.
-    async fn isolate(
-        &self,
-        handed: &AllocationResponse,
-        pods: PodList,
-        lifecycles: &LifecycleManager,
-    ) -> Result<Injection, Status> {
-        let failed = |error: JoinError| Status::from_error(error.into());
-        let cannot = |error: &IsolationError| {
-            let (pod, why) = (&handed.pod, error.with_cause());
-            Status::unavailable(format!("pod {pod} cannot be held to its part: {why}"))
-        };
-        // What kubelet does not get fails the pod for good, and an arbiter is back within seconds.
-        let state = state_for(handed, &self.isolation, PATIENCE).await;
-        let state = state.map_err(|error| cannot(&error))?;
-        if let Some(isolation) = state.on().cloned() {
-            let pods = pods.clone();
-            let settled = spawn_blocking(move || isolation.settle(&pods));
-            settled.await.map_err(failed)?;
-        }
-        let twins = handed.twins.iter().map(|twin| twin.uid.clone());
-        let who: Vec<_> = twins.chain([handed.uid.clone()]).collect();
-        lifecycles
-            .ready(&handed.card_names(), &who, Some(&pods), PATIENCE)
-            .await?;
-        let container = handed.clone();
-        let admitted = spawn_blocking(move || state.admit(&container));
-        let admitted = admitted.await.map_err(failed)?;
-        admitted.map_err(|error| cannot(&error))
-    }
-
     /// Writes the decision on the pod. Only the same write is tried again, never a new
     /// decision: a write whose answer was lost makes its container look served, and the
     /// next decision would be for another one.
@@ -292,19 +254,6 @@ impl CardAllocator {
             }
             sleep(PAUSE).await;
         }
-    }
-
-    fn count<T>(&self, outcome: &Result<T, Status>) {
-        let outcome = match outcome {
-            Ok(_) => "handed_over",
-            Err(status) if status.code() == tonic::Code::FailedPrecondition => "refused",
-            Err(_) => "failed",
-        };
-        let counter = self
-            .metrics
-            .allocations
-            .get_or_create(&OutcomeLabel { outcome });
-        counter.inc();
     }
 }
 

@@ -2,8 +2,8 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, hand_over, nri, kind,
-//! lifecycle, lifecycle_manager, node_events, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, card_injector, card_allocator, nri,
+//! kind, lifecycle, lifecycle_manager, node_events, agent.
 //!
 //! # Modules
 //! - `discover`: NVML, loaded at run time, or a file that describes simulated cards.
@@ -15,6 +15,8 @@
 //!   again. Pure; `lifecycle_manager` carries it out. `node_events` posts its events.
 //! - `allocate`: the identity of a container. Pure. `allocate/twins`: one answer for several
 //!   equal pods. `card_allocator` does its I/O. A decision reserves its cards in the same moment.
+//! - `card_injector`: the hand-over of the cards, once the container is known, for kubelet and for
+//!   the runtime: room, clean cards, limits, and what is added to the container.
 //! - `pods`: the node's pods, listed or watched, each list with the time at which it was asked
 //!   for. A comparison of a list with handed-over cards leaves newer entries alone, so no lock is
 //!   held from the question to the comparison.
@@ -46,6 +48,7 @@ mod agent;
 pub mod allocate;
 mod api_calls;
 mod card_allocator;
+mod card_injector;
 mod cdi;
 mod checkpoint;
 pub mod discover;
@@ -84,6 +87,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use agent::Agent;
+use card_injector::CardInjector;
 use cdi::{Cdi, Hardware};
 use discover::nvml::{self, NvmlSource};
 use discover::simulated::SimulatedSource;
@@ -294,12 +298,14 @@ pub async fn run(
         Some(_) => Hardware::Simulated,
         None => Hardware::Real(cdi::DEVICE_NUMBERS.into()),
     };
-    let cdi = Cdi::within(&args.cdi_dir, hardware);
     let runtime = (settings.identity == Identity::Nri).then_some(args.nri_socket);
-    let (place, runtime) = ((args.node_name, args.device_plugin_dir), (cdi, runtime));
-    let agent = Agent::new(
-        client, place, settings, inventory, metrics, isolation, runtime,
-    );
+    let place = (args.node_name, args.device_plugin_dir);
+    let injector = CardInjector {
+        isolation,
+        cdi: Cdi::within(&args.cdi_dir, hardware).map(Arc::new),
+        metrics,
+    };
+    let agent = Agent::new(client, place, settings, inventory, injector, runtime);
     let running = agent.run(args.devices, supervisor, &vital, stop);
     vigil.beside(running).await?
 }

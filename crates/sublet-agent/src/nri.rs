@@ -23,20 +23,18 @@ use sublet_nri::{
     CdiDevice, ConfigureRequest, Container, ContainerAdjustment, ContainerState, KeyValue,
     PodSandbox,
 };
-use sublet_telemetry::metrics::{AgentMetrics, OutcomeLabel};
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
+use tonic::Status;
 use tracing::{debug, info, warn};
 
 use crate::allocate::named::decide_for;
 use crate::allocate::{AllocationResponse, Site};
-use crate::cdi::Cdi;
-use crate::isolate::IsolationError;
+use crate::card_injector::{CardInjector, Patience};
 use crate::isolate::inject::Injection;
-use crate::isolate::supervisor::{IsolationWatch, state_for};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::pods::{PodList, WatchedPods};
 
@@ -50,9 +48,18 @@ const INDEX: &str = "80";
 /// answer, and creates no other container meanwhile.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
-/// Longest wait for a card that is not clean, within the rest of these two seconds. Kubelet asks
-/// again.
-const CLEAN_PATIENCE: Duration = Duration::from_millis(500);
+/// The patience of the runtime: the rest of these two seconds. Kubelet asks again.
+const RUNTIMES: Patience = Patience {
+    arbiter: Duration::ZERO,
+    clean: Duration::from_millis(500),
+    may_block: true,
+};
+
+/// Patience where nobody asks yet.
+const AHEAD: Patience = Patience {
+    clean: Duration::ZERO,
+    ..RUNTIMES
+};
 
 /// The pauses before a new connection. A runtime that restarts takes a second or two, and creates no
 /// container before it serves NRI.
@@ -111,13 +118,11 @@ impl Created {
 pub(crate) struct RuntimePlugin {
     pub(crate) pods: Arc<WatchedPods>,
     pub(crate) site: watch::Receiver<Arc<Site>>,
-    pub(crate) isolation: IsolationWatch,
+    pub(crate) injector: CardInjector,
     pub(crate) lifecycles: Arc<LifecycleManager>,
-    pub(crate) cdi: Option<Arc<Cdi>>,
     pub(crate) created: Created,
     /// Told of containers that have their devices: it is to be written on their pods.
     pub(crate) news: Arc<Notify>,
-    pub(crate) metrics: AgentMetrics,
 }
 
 impl RuntimePlugin {
@@ -175,12 +180,10 @@ impl RuntimePlugin {
         };
         let (own, runtime) = (Arc::clone(self), Handle::current());
         let (uid, name) = (uid.to_owned(), container.to_owned());
-        let prepared = spawn_blocking(move || {
-            let handed = own.hand_over(&pods, &uid, &name, Duration::ZERO);
-            runtime.block_on(handed).map(|_| ())
-        });
-        if let Ok(Err(why)) = prepared.await {
-            debug!(container, why, "not prepared");
+        let prepared =
+            spawn_blocking(move || runtime.block_on(own.hand_over(&pods, &uid, &name, AHEAD)));
+        if let Ok(Err(status)) = prepared.await {
+            debug!(container, why = status.message(), "not prepared");
         }
     }
 
@@ -188,41 +191,31 @@ impl RuntimePlugin {
         self.site.borrow().facts.identity == Identity::Nri
     }
 
-    /// Makes the answer for the container. `patience`: the longest wait for a card that is not
-    /// clean. The isolation blocks the thread: it has nothing else to do, and on a busy machine
-    /// each change of threads is a wait for a core.
+    /// Decides the devices of the container, and hands them over.
     async fn hand_over(
         &self,
         pods: &PodList,
         uid: &str,
         container: &str,
-        patience: Duration,
-    ) -> Result<(AllocationResponse, Injection), String> {
+        patience: Patience,
+    ) -> Result<(AllocationResponse, Injection), Status> {
         if !self.knows_its_node() {
-            return Err("the agent has not read its node yet; kubelet will try again".to_owned());
+            let why = "the agent has not read its node yet; kubelet will try again";
+            return Err(Status::unavailable(why));
         }
+        let refused = |why: String| Status::failed_precondition(why);
         let site = self.site.borrow().clone();
-        let handed = decide_for(pods, &site, uid, container).map_err(|error| error.to_string())?;
-        let handed = handed.ok_or("kubelet was asked for a GPU that the pod does not ask for")?;
-        let cannot = |error: IsolationError| {
-            let why = error.with_cause();
-            format!("the container cannot be held to its part: {why}")
-        };
-        let state = state_for(&handed, &self.isolation, Duration::ZERO).await;
-        let state = state.map_err(cannot)?;
-        if let Some(isolation) = state.on() {
-            // Containers whose pods are gone make room: their memory may be this one's now.
-            isolation.settle(&self.pods.known(|_| true).unwrap_or_else(|| pods.clone()));
-        }
-        let who = [handed.uid.clone()];
-        let cards = handed.card_names();
-        let ready = self
-            .lifecycles
-            .ready(&cards, &who, Some(pods), patience)
-            .await;
-        ready.map_err(|status| status.message().to_owned())?;
-        let injected = state.admit(&handed).map_err(cannot)?;
-        Ok((handed, injected))
+        let handed = decide_for(pods, &site, uid, container);
+        let handed = handed.map_err(|error| refused(error.to_string()))?;
+        let handed = handed.ok_or_else(|| {
+            refused("kubelet was asked for a GPU that the pod does not ask for".to_owned())
+        })?;
+        let newest = self.pods.known(|_| true).unwrap_or_else(|| pods.clone());
+        let injector = &self.injector;
+        let injection = injector
+            .inject(&handed, &newest, &self.lifecycles, patience)
+            .await?;
+        Ok((handed, injection))
     }
 }
 
@@ -270,52 +263,32 @@ impl sublet_nri::NriPlugin for RuntimePlugin {
             return Ok(ContainerAdjustment::default());
         }
         let outcome = match self.pods.with(&pod.uid, PATIENCE).await {
-            Some(pods) => self.hand_over(&pods, &pod.uid, name, CLEAN_PATIENCE).await,
+            Some(pods) => self.hand_over(&pods, &pod.uid, name, RUNTIMES).await,
             None => {
                 let why =
                     "the API server has not told the agent of this pod yet; kubelet will try again";
-                Err(why.to_owned())
+                Err(Status::unavailable(why))
             }
         };
-        let label = if outcome.is_ok() {
-            "handed_over"
-        } else {
-            "refused"
-        };
-        let label = OutcomeLabel { outcome: label };
-        self.metrics.allocations.get_or_create(&label).inc();
-        let of = format!("{}/{}/{name}", pod.namespace, pod.name);
-        match outcome {
-            Ok((handed, injected)) => {
-                self.created.note(&pod.uid, name);
-                self.news.notify_one();
-                let gpus: Vec<u16> = handed.cards.iter().map(|card| card.index.0).collect();
-                let isolated = !injected.mounts.is_empty();
-                info!(container = of, ?gpus, isolated, "devices handed over");
-                let devices = self.cdi.as_ref().map(|cdi| cdi.devices(&handed.cards));
-                Ok(adjustment(handed, injected, devices.unwrap_or_default()))
-            }
-            Err(why) => {
-                warn!(container = of, why, "no devices handed over");
-                Err(why)
-            }
-        }
+        let asked = format!("{}/{}/{name}", pod.namespace, pod.name);
+        self.injector.tell(&asked, &outcome);
+        let (_, injection) = outcome.map_err(|status| status.message().to_owned())?;
+        self.created.note(&pod.uid, name);
+        self.news.notify_one();
+        Ok(adjustment(injection))
     }
 }
 
 /// The answer in the runtime's words. It opens the gate.
-fn adjustment(
-    handed: AllocationResponse,
-    injected: Injection,
-    devices: Vec<String>,
-) -> ContainerAdjustment {
-    let environment = handed.environment.into_iter().chain(injected.environment);
+fn adjustment(injection: Injection) -> ContainerAdjustment {
+    let environment = injection.environment.into_iter();
+    let devices = injection.devices.into_iter();
     let open = sublet_nri::Mount {
         // A minus in front: take it away.
         destination: format!("-{GATE}"),
         ..sublet_nri::Mount::default()
     };
-    let mounts = injected.mounts.into_iter().map(|mount| sublet_nri::Mount {
+    let mounts = injection.mounts.into_iter().map(|mount| sublet_nri::Mount {
         destination: mount.container_path,
         r#type: "bind".to_owned(),
         source: mount.host_path,
@@ -332,7 +305,7 @@ fn adjustment(
             .map(|(key, value)| KeyValue { key, value })
             .collect(),
         mounts: [open].into_iter().chain(mounts).collect(),
-        cdi_devices: devices.into_iter().map(|name| CdiDevice { name }).collect(),
+        cdi_devices: devices.map(|name| CdiDevice { name }).collect(),
     }
 }
 

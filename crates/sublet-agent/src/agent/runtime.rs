@@ -5,82 +5,40 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use sublet_client::Client;
+use sublet_model::NodeName;
 use tokio::sync::oneshot;
 
-use super::Agent;
-use crate::lifecycle_manager::LifecycleManager;
 use crate::nri::{Created, RuntimePlugin};
-use crate::pods::{PodSource, WatchedPods};
+use crate::pods::WatchedPods;
 
 /// The agent's side towards the runtime, as its plugin.
 pub(super) struct RuntimeSide {
-    socket: PathBuf,
-    pods: Arc<WatchedPods>,
-    created: Created,
-}
-
-impl RuntimeSide {
-    /// Makes the side towards the runtime at that socket.
-    pub(super) fn new(socket: PathBuf) -> RuntimeSide {
-        RuntimeSide {
-            socket,
-            pods: Arc::default(),
-            created: Created::default(),
-        }
-    }
-
+    pub(super) socket: PathBuf,
     /// The pods of the node, as the watch brings them.
-    pub(super) fn pods(&self) -> PodSource {
-        PodSource::Watched(Arc::clone(&self.pods))
-    }
-
+    pub(super) pods: Arc<WatchedPods>,
     /// The containers that the runtime has created.
-    pub(super) fn created(&self) -> Created {
-        self.created.clone()
-    }
+    pub(super) created: Created,
 }
 
-impl Agent {
-    /// Watches the node's pods, makes what they need and answers the runtime, for ever; where the
-    /// runtime is not asked, does nothing for ever. It fails if no thread can be started.
-    pub(super) fn serve_runtime(
-        &self,
-        lifecycles: &Arc<LifecycleManager>,
-    ) -> impl Future<Output = anyhow::Result<Infallible>> + use<> {
-        let side = self.runtime.as_ref().map(|runtime| {
-            let plugin = Arc::new(RuntimePlugin {
-                pods: Arc::clone(&runtime.pods),
-                site: self.site.subscribe(),
-                isolation: self.isolation.clone(),
-                lifecycles: Arc::clone(lifecycles),
-                cdi: self.cdi.clone(),
-                created: runtime.created.clone(),
-                news: Arc::clone(&self.doubt),
-                metrics: self.metrics.clone(),
-            });
-            let pods = Arc::clone(&runtime.pods);
-            (
-                plugin,
-                runtime.socket.clone(),
-                pods,
-                self.client.clone(),
-                self.node.clone(),
-            )
-        });
-        async move {
-            let Some((plugin, socket, pods, client, node)) = side else {
-                return std::future::pending().await;
-            };
-            let answering = Arc::clone(&plugin);
-            let answering = async move { answering.keep(&socket).await };
-            let mut answers = on_its_own_thread(answering)?;
-            tokio::select! {
-                never = pods.keep(client, node) => match never {},
-                never = plugin.keep_ahead() => match never {},
-                () = answers.closed() => {
-                    anyhow::bail!("the thread that answers the runtime has ended")
-                }
-            }
+/// Watches the node's pods, makes what they need and answers the runtime, for ever. It fails if no
+/// thread can be started.
+pub(super) async fn serve(
+    plugin: RuntimePlugin,
+    socket: PathBuf,
+    client: Client,
+    node: NodeName,
+) -> anyhow::Result<Infallible> {
+    let plugin = Arc::new(plugin);
+    let answering = Arc::clone(&plugin);
+    let answering = async move { answering.keep(&socket).await };
+    let mut answers = on_its_own_thread(answering)?;
+    let pods = Arc::clone(&plugin.pods);
+    tokio::select! {
+        never = pods.keep(client, node) => match never {},
+        never = plugin.keep_ahead() => match never {},
+        () = answers.closed() => {
+            anyhow::bail!("the thread that answers the runtime has ended")
         }
     }
 }

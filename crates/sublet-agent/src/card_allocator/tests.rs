@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sublet_api::keys;
 use sublet_api::object::Pod;
 use sublet_model::NodeName;
+use sublet_telemetry::metrics::AgentMetrics;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -100,11 +101,13 @@ impl World {
                 client: api.client(),
                 pods: source,
                 gated: false,
-                cdi: None,
+                injector: CardInjector {
+                    isolation: state,
+                    cdi: None,
+                    metrics: AgentMetrics::default(),
+                },
                 site,
                 given: Arc::default(),
-                metrics: AgentMetrics::default(),
-                isolation: state,
                 checkpoint: "absent".into(),
                 doubt: Arc::default(),
             }),

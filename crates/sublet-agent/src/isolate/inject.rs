@@ -117,6 +117,8 @@ pub struct Injection {
     pub environment: BTreeMap<String, String>,
     /// Mounts.
     pub mounts: Vec<Mount>,
+    /// Devices, by the names of their descriptions (CDI).
+    pub devices: Vec<String>,
 }
 
 /// Folder in which MPS's clients and server share memory. The server is in the agent's container,
@@ -174,6 +176,7 @@ pub fn inject(kit: &Kit, tenant: &Path, limits: &ContainerLimits) -> Injection {
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
         mounts,
+        devices: Vec::new(),
     }
 }
 

@@ -116,7 +116,7 @@ impl Cards {
                 }
             }
         }
-        if let Some(isolation) = self.allocator.isolation.borrow().on().cloned()
+        if let Some(isolation) = self.allocator.injector.isolation.borrow().on().cloned()
             && device == OfferedDevice::Unit
         {
             for (card, uid) in isolation.holders() {
@@ -201,7 +201,8 @@ impl DeviceKind for CardKind {
     /// operator's, and stay as they are.
     async fn clean(&self, device: &str, after: &BTreeSet<PodUid>) -> Result<(), String> {
         let (card, after) = (device.to_owned(), after.clone());
-        let isolation = self.cards.allocator.isolation.borrow().on().cloned();
+        let injector = &self.cards.allocator.injector;
+        let isolation = injector.isolation.borrow().on().cloned();
         let looked = spawn_blocking(move || {
             if let Some(isolation) = isolation {
                 isolation.clear_leftovers(&card)?;
