@@ -71,6 +71,8 @@ impl StrictnessWord {
 /// Settings by which containers are held to their parts.
 #[derive(Debug)]
 pub(crate) struct Wanted {
+    /// The program that measures the cards, in a process of its own; `None`: they are not measured.
+    pub(crate) program: Option<PathBuf>,
     /// Treatment of their programs while there is no arbiter.
     pub(crate) mode: StrictnessWord,
     /// Folder of the libraries for containers; if it is not set, in or beside this program.

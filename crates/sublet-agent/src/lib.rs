@@ -332,7 +332,9 @@ fn supervisor(
     }
     let simulated = args.inventory.is_some();
     let nvml = args.nvml_library.clone();
+    let program = std::env::current_exe().context("this program's file is not known")?;
     let wanted = Wanted {
+        program: Some(program),
         mode: args.isolation_mode,
         library_dir: args.library_dir.clone(),
         carried,

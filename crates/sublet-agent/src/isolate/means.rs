@@ -26,15 +26,15 @@ pub(super) fn store(wanted: &Wanted) -> Result<Store, IsolationError> {
     Ok(Store::new(source, vec![wanted.state_dir.join("libraries")]))
 }
 
-/// The program that measures the cards: this one.
-pub(super) fn gauge() -> Result<Gauge, IsolationError> {
-    let program = std::env::current_exe();
-    Ok(Gauge {
-        program: program.map_err(IsolationError::io("finding", Path::new("this program")))?,
-        arguments: ["agent", "--standalone", "--measure"]
-            .map(OsString::from)
-            .into(),
-    })
+/// The command by which `program` measures the cards, which may be a fake machine's.
+pub(super) fn gauge(program: &Path, fake: Option<&FakeKit>) -> Gauge {
+    let machine = fake.map(|fake| [OsString::from("--fake-gpu"), fake.machine.clone().into()]);
+    let arguments = ["agent", "--standalone"].map(OsString::from).into_iter();
+    let arguments = arguments.chain(machine.into_iter().flatten());
+    Gauge {
+        program: program.to_owned(),
+        arguments: arguments.chain([OsString::from("--measure")]).collect(),
+    }
 }
 
 /// A fake machine: its arbiter's folder, the view of its cards, and what containers mount of it.

@@ -8,7 +8,6 @@
 //! run without a limit, as the mode says.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +88,6 @@ impl Isolation {
         check_version(interposer, wanted.library_dir.as_deref())?;
         let containers = wanted.state_dir.join("containers");
         make_private(&containers)?;
-        let mut gauge = gauge()?;
         let (folder, view, fake) = match cards {
             Cards::Real(nvml) => {
                 let view: Box<dyn GpuView> =
@@ -99,15 +97,12 @@ impl Isolation {
             }
             Cards::Simulated(inventory) => simulated(wanted, &store, inventory)?,
         };
-        if let Some(fake) = &fake {
-            let machine = [OsString::from("--fake-gpu"), fake.machine.clone().into()];
-            gauge.arguments.splice(2..2, machine);
-        }
         let mps = wanted.time.mps.as_ref().map(|_| folder.mps_pipe());
+        let program = wanted.program.as_deref();
         let options = Options {
             host: fake.is_none().then(HostPlace::real),
             local_jobs: wanted.local_jobs,
-            gauge: Some(gauge),
+            gauge: program.map(|program| gauge(program, fake.as_ref())),
             time: wanted.time.clone(),
             ..Options::new(folder)
         };

@@ -50,6 +50,8 @@ impl Node {
 
     fn wanted(&self) -> Wanted {
         Wanted {
+            // It is a program of tests.
+            program: None,
             mode: StrictnessWord::Strict,
             library_dir: Some(self.path("built")),
             carried: None,
