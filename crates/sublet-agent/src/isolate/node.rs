@@ -7,10 +7,12 @@
 //! gets its limits at a later look. Until then its socket is not there, and its programs are refused or
 //! run without a limit, as the mode says.
 
+mod seats;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,10 +28,10 @@ use sublet_arbiter::{
     NvmlView, Options, REAL_MACHINE,
 };
 use sublet_model::{Inventory, MiB, PodUid, Unit};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::containers::{Containers, InHand, Tracked};
-use super::found::{Found, SEAT, Unread, read_all};
+use super::found::{Found, Unread, read_all};
 use super::inject::{FakeKit, Injection, Kit, beside_libraries, inject};
 use super::leftovers::Leftovers;
 use super::loadable::{check_version, warn_of_needs};
@@ -39,7 +41,6 @@ use super::record::{Record, RecordCard};
 use super::thread::{Ended, run};
 use super::{IsolationError, Wanted, make_private};
 use crate::allocate::AllocationResponse;
-use crate::checkpoint::KubeletCheckpoint;
 use crate::lifecycle::DeviceName;
 use crate::pods::PodList;
 
@@ -177,14 +178,12 @@ impl Isolation {
         if self.ended.borrow().is_some() {
             return Err(HandleError::Ended.into());
         }
-        let mut record = Record {
+        let record = Record {
             mps: self.kit.mps.is_some(),
             libraries: self.kit.folders(),
             ..Record::of(handed)
         };
-        if !handed.twins.is_empty() {
-            record = record.in_doubt(handed, self.free_seat());
-        }
+        let record = self.seated(record, handed);
         let (folder, tenant) = (
             record.folder(&self.containers),
             record.tenant(&self.containers),
@@ -229,56 +228,6 @@ impl Isolation {
             Some(why) => Err(HandleError::Refused(why).into()),
             None => Ok(()),
         }
-    }
-
-    /// A name for a folder that is nobody's, and that nobody else gets.
-    fn free_seat(&self) -> String {
-        loop {
-            let number = self.seats.fetch_add(1, Ordering::Relaxed) + 1;
-            let seat = format!("{SEAT}{number}");
-            let place = self.containers.join(&seat);
-            if !self.tracked.has_any_below(&place) && !place.exists() {
-                return seat;
-            }
-        }
-    }
-
-    /// Is there a container without a known pod?
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubts() > 0
-    }
-
-    fn doubts(&self) -> usize {
-        let in_doubt = |one: &&Tracked| !one.record.twins().is_empty();
-        self.tracked.read(|all| all.filter(in_doubt).count())
-    }
-
-    /// Learns from kubelet's checkpoint which of several pods got a seat's devices. Returns how many
-    /// seats are still in doubt.
-    pub(crate) fn recognise(&self, checkpoint: &KubeletCheckpoint) -> usize {
-        let in_doubt = |one: &Tracked| !one.record.twins().is_empty();
-        for mut hand in self.tracked.take(in_doubt) {
-            let record = &mut hand.tracked.record;
-            let Some(seat) = &record.seat else {
-                continue;
-            };
-            let twins = seat.twins.iter().map(|[uid, ..]| uid.as_str());
-            let owner = checkpoint.owner(&seat.device, twins).map(str::to_owned);
-            let container = record.container.clone();
-            if let Some(uid) = owner {
-                record.is_of(&uid);
-                let (name, seat) = (record.name(), record.folder(Path::new("")));
-                info!(container = name, seat = %seat.display(), "kubelet's checkpoint names its container");
-                if let Err(error) = record.write(&self.containers) {
-                    warn!(container = name, %error, "after a restart it is looked for again");
-                }
-            } else if record.rule_out(|uid| checkpoint.has_served(uid, &container)) {
-                // It is worked out again after a restart.
-                let seat = record.name();
-                debug!(seat, "some of those that it may be have another");
-            }
-        }
-        self.doubts()
     }
 
     /// Compares the containers with the node's pods, and removes those that no pod needs any more.

@@ -18,7 +18,7 @@ use sublet_model::{Class, GpuIndex, GpuUuid, MiB, Milli, PodUid, Role};
 use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
-use crate::allocate::{AllocationResponse, Twin};
+use crate::allocate::AllocationResponse;
 use crate::lifecycle::{DeviceName, card_name};
 
 pub(super) const FILE: &str = "record.json";
@@ -165,51 +165,6 @@ impl Record {
     pub(crate) fn is_same(&self, new: &Record) -> bool {
         let id = self.id;
         *self == Record { id, ..new.clone() }
-    }
-
-    /// The same of one of several pods, in a folder that none of them will have for itself.
-    #[must_use]
-    pub fn in_doubt(self, handed: &AllocationResponse, folder: String) -> Record {
-        let twin = |one: &Twin| {
-            let (namespace, name) = (one.pod.namespace(), one.pod.name());
-            [one.uid.as_str(), namespace, name].map(str::to_owned)
-        };
-        Record {
-            // Nobody's name until it is known whose it is.
-            pod: "?".to_owned(),
-            uid: folder.clone(),
-            seat: Some(Seat {
-                folder,
-                device: handed.device.clone().unwrap_or_default(),
-                twins: handed.twins.iter().map(twin).collect(),
-            }),
-            ..self
-        }
-    }
-
-    /// Notes the pod of this seat; false if it was known, or is none of the twins.
-    pub fn is_of(&mut self, uid: &str) -> bool {
-        let Some(seat) = &mut self.seat else {
-            return false;
-        };
-        let Some([uid, namespace, name]) = seat.twins.iter().find(|[own, ..]| own == uid).cloned()
-        else {
-            return false;
-        };
-        seat.twins.clear();
-        (self.uid, self.namespace, self.pod) = (uid, namespace, name);
-        true
-    }
-
-    /// Notes pods that have another seat; true if this one might have been theirs. If no twin is
-    /// left, it has no holder: kubelet never got the answer.
-    pub fn rule_out(&mut self, has_another: impl Fn(&str) -> bool) -> bool {
-        let Some(seat) = &mut self.seat else {
-            return false;
-        };
-        let before = seat.twins.len();
-        seat.twins.retain(|[uid, ..]| !has_another(uid));
-        seat.twins.len() < before
     }
 
     /// The pods that may have it; at most one of them does.

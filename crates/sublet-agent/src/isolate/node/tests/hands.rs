@@ -1,6 +1,7 @@
 //! While one thread works on a container, the others can work on other containers.
 
 use super::*;
+use crate::checkpoint::KubeletCheckpoint;
 
 /// As a thread has it that waits for the arbiter, or for the disk.
 #[test]
