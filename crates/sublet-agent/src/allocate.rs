@@ -25,6 +25,8 @@ mod refusal;
 mod response;
 mod twins;
 
+use refusal::{anew, one_only};
+
 pub use given::Given;
 pub use refusal::{AllocateError, KubeletAsk, Others};
 pub use response::{AllocationResponse, CardLimit, Twin};
@@ -78,8 +80,11 @@ pub fn decide(
 
 /// The refusal where kubelet could mean several.
 fn ambiguous(asked: KubeletAsk, meant: &[Tenant<'_>]) -> AllocateError {
-    let pods = meant.iter().map(|one| one.entry.pod.clone()).collect();
-    AllocateError::Ambiguous { asked, pods }
+    AllocateError::Ambiguous {
+        asked,
+        pods: meant.iter().map(|one| one.entry.pod.clone()).collect(),
+        advice: one_only(meant.iter().map(|one| one.pod)),
+    }
 }
 
 /// Makes the answer for that container.
@@ -89,7 +94,7 @@ fn hand_over(
     site: &Site,
 ) -> Result<AllocationResponse, AllocateError> {
     let facts = &site.facts;
-    let allocation = tenants.check(tenant.entry, tenant.allocation, facts)?;
+    let allocation = tenants.check(tenant, facts)?;
     let claim = &tenant.entry.claim;
     let mut environment = dialect::environment(claim, &allocation, tenant.container, facts);
     if site.no_isolation {
@@ -313,42 +318,40 @@ impl<'a> Tenants<'a> {
 
     /// The last referee. Returns the allocation with each card as the node knows it now:
     /// older annotations have no UUID, and an index may have moved.
-    fn check(
-        &self,
-        entry: &Entry,
-        allocation: &Allocation,
-        facts: &NodeFacts,
-    ) -> Result<Allocation, AllocateError> {
+    fn check(&self, tenant: &Tenant<'_>, facts: &NodeFacts) -> Result<Allocation, AllocateError> {
+        let (pod, advice) = (&tenant.entry.pod, anew(tenant.pod));
         let mut ledger = Ledger::new();
         let book = ledger.set_node(facts.clone());
         for (_, entry) in &self.known {
             ledger.enter(entry.clone());
         }
         let cards = ledger.book(book).cards();
-        let mut resolved = allocation.clone();
+        let mut resolved = tenant.allocation.clone();
         for grant in &mut resolved.grants {
             let at = facts.inventory.position(&grant.card);
             let at = at.ok_or_else(|| AllocateError::NoCard {
-                pod: entry.pod.clone(),
+                pod: pod.clone(),
                 card: match &grant.card.uuid {
                     Some(uuid) => format!("GPU {uuid}"),
                     None => format!("GPU {}", grant.card.index),
                 },
                 node: facts.name.clone(),
+                advice,
             })?;
             let gpu: &Gpu = &facts.inventory.gpus()[at];
             if let Health::Sick(why) = &gpu.health {
                 return Err(AllocateError::Sick {
-                    pod: entry.pod.clone(),
+                    pod: pod.clone(),
                     gpu: gpu.index,
                     why: why.clone(),
+                    advice,
                 });
             }
             let card = &cards[at];
             let (promised, capacity) = (card.used, card.capacity);
             if promised.memory > capacity.memory {
                 return Err(AllocateError::Over {
-                    pod: entry.pod.clone(),
+                    pod: pod.clone(),
                     gpu: gpu.index,
                     lacks: promised.memory.saturating_sub(capacity.memory),
                     promised: promised.memory,
@@ -358,7 +361,7 @@ impl<'a> Tenants<'a> {
             }
             if promised.compute > capacity.compute {
                 return Err(AllocateError::OverCompute {
-                    pod: entry.pod.clone(),
+                    pod: pod.clone(),
                     gpu: gpu.index,
                     promised: promised.compute,
                     tenants: card.tenants,

@@ -5,10 +5,10 @@
 //! `inject` and `reconcile` decide and touch nothing; `record` stays on disk, so that an agent that
 //! was killed finds its containers again before it has asked any server; `found` reads the records
 //! at the start; `node` does it all with the parts that `means` brings; `containers` knows which
-//! thread has which container in hand; `node/seats` finds the owner of one that is not known at first;
-//! `thread` runs the arbiter, and `supervisor` starts it
-//! whenever it is not there; `loadable` says which images cannot load the libraries; `fake` is the
-//! arbiter's view of cards that a file plays.
+//! thread has which container in hand; `node/seats` finds the owner of one that is not known at
+//! first; `thread` runs the arbiter, and `supervisor` starts it whenever it is not there;
+//! `loadable` says which images cannot load the libraries; `fake` is the arbiter's view of cards
+//! that a file plays.
 
 mod containers;
 mod fake;

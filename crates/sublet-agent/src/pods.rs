@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::allocate::named::is_pod;
 use crate::api_calls::{CallError, pods_on};
 
 /// Longest wait for the first list.
@@ -185,7 +186,7 @@ impl WatchedPods {
 
     /// All of them once that one is among them; `None` if it does not come in time.
     pub(crate) async fn with(&self, uid: &str, patience: Duration) -> Option<PodList> {
-        let is_there = |pods: &[Pod]| pods.iter().any(|pod| pod.metadata.uid == uid);
+        let is_there = |pods: &[Pod]| pods.iter().any(|pod| is_pod(pod, uid));
         self.until(patience, is_there).await
     }
 

@@ -1,9 +1,9 @@
 //! The other way round: the container is known, and only its devices are asked.
 
 use sublet_api::object::Pod;
-use sublet_api::pod_key;
-use sublet_model::Entry;
+use sublet_api::{keys, pod_key};
 
+use super::refusal::anew;
 use super::{AllocateError, AllocationResponse, Site, Tenant, Tenants, hand_over};
 
 /// Decides the devices of that container of that pod, if the container is known by its name. `None`
@@ -17,34 +17,35 @@ pub fn decide_for(
     uid: &str,
     container: &str,
 ) -> Result<Option<AllocationResponse>, AllocateError> {
+    let named = pods.iter().find(|pod| pod.metadata.uid == uid);
+    // Anybody may write an annotation, and nobody a UID.
+    let found = named.or_else(|| pods.iter().find(|pod| is_pod(pod, uid)));
+    let Some((pod, key)) = found.and_then(|pod| Some((pod, pod_key(pod).ok()?))) else {
+        return Ok(None);
+    };
+    let unplaced = |why: &str| AllocateError::Unplaced {
+        pod: key.clone(),
+        why: why.to_owned(),
+        advice: anew(pod),
+    };
+    if pod.metadata.uid != uid {
+        return Err(unplaced("nobody has chosen a card for it"));
+    }
     let tenants = Tenants::read(pods, &site.facts);
-    let own = |(_, entry): &&(&Pod, Entry)| entry.uid.as_str() == uid;
-    let Some((pod, entry)) = tenants.known.iter().find(own) else {
-        let pod = pods.iter().find(|pod| pod.metadata.uid == uid);
-        let key = pod.and_then(|pod| pod_key(pod).ok());
-        let mut garbled = tenants.garbled.iter();
-        return match garbled.find(|(pod, _)| Some(pod) == key.as_ref()) {
-            Some((pod, problem)) => Err(AllocateError::Unplaced {
-                pod: pod.clone(),
-                why: problem.clone(),
-            }),
-            None => Ok(None),
-        };
+    let mut garbled = tenants.garbled.iter();
+    let problem = garbled.find(|(garbled, _)| *garbled == key);
+    let problem = problem.map(|(_, problem)| problem.as_str());
+    let mut known = tenants.known.iter();
+    let Some((_, entry)) = known.find(|(_, entry)| entry.uid.as_str() == uid) else {
+        return problem.map_or(Ok(None), |why| Err(unplaced(why)));
     };
     let mut containers = entry.claim.containers().iter();
     let Some(container) = containers.find(|one| one.name.as_str() == container) else {
         return Ok(None);
     };
     let Some(allocation) = &entry.allocation else {
-        let mut garbled = tenants.garbled.iter();
-        let problem = garbled.find(|(key, _)| *key == entry.pod);
-        return Err(AllocateError::Unplaced {
-            pod: entry.pod.clone(),
-            why: problem.map_or_else(
-                || "it was bound by somebody who chose no card".to_owned(),
-                |(_, problem)| problem.clone(),
-            ),
-        });
+        let why = problem.unwrap_or("it was bound by somebody who chose no card");
+        return Err(unplaced(why));
     };
     let tenant = Tenant {
         pod,
@@ -53,4 +54,12 @@ pub fn decide_for(
         container,
     };
     hand_over(&tenants, &tenant, site).map(Some)
+}
+
+/// Does the runtime mean that pod by `uid`? Kubelet runs a static pod under another UID than that of
+/// its mirror in the API server, where an annotation has it (kubelet's `config/common.go` and
+/// `pod/mirror_client.go`).
+pub(crate) fn is_pod(pod: &Pod, uid: &str) -> bool {
+    let mirrored = pod.metadata.annotations.get(keys::MIRROR);
+    pod.metadata.uid == uid || mirrored.is_some_and(|own| own == uid)
 }

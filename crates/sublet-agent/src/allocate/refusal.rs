@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use sublet_api::keys;
+use sublet_api::object::Pod;
 use sublet_model::{GpuIndex, MiB, Milli, NodeName, PodKey};
 
 /// Number of pods that a message names before it says "and N more". The message ends up in the
@@ -24,6 +26,27 @@ impl fmt::Display for KubeletAsk {
     }
 }
 
+/// Advice on a pod that needs another card. The API server has only a mirror of a static pod: kubelet
+/// makes it again if it is deleted.
+pub(super) fn anew(pod: &Pod) -> &'static str {
+    match is_static(pod) {
+        true => "it is a static pod: take the GPU out of its file on the node",
+        false => "delete the pod so that it is placed anew",
+    }
+}
+
+/// Advice on several pods, of which kubelet could mean each.
+pub(super) fn one_only<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> &'static str {
+    match pods.any(is_static) {
+        true => "delete all but one, and take the GPU out of a static pod's file on the node",
+        false => "delete all but one",
+    }
+}
+
+fn is_static(pod: &Pod) -> bool {
+    pod.metadata.annotations.contains_key(keys::MIRROR)
+}
+
 /// Reason why no container gets devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
@@ -40,7 +63,7 @@ pub enum AllocateError {
     /// Several pods do.
     #[error(
         "{} {} wait for {asked}, and kubelet does not say which of them it means; \
-         delete all but one",
+         {advice}",
         Names(pods),
         if pods.len() == 2 { "both" } else { "all" }
     )]
@@ -49,17 +72,21 @@ pub enum AllocateError {
         asked: KubeletAsk,
         /// The pods.
         pods: Vec<PodKey>,
+        /// A way to have them start.
+        advice: &'static str,
     },
     /// A pod that asks for a GPU and does not say which cards it has.
-    #[error("pod {pod} has no card: {why}; delete the pod so that it is placed anew")]
+    #[error("pod {pod} has no card: {why}; {advice}")]
     Unplaced {
         /// The pod.
         pod: PodKey,
         /// Reason why the pod has no card.
         why: String,
+        /// A way to have it start.
+        advice: &'static str,
     },
     /// The allocation names a card that is not here.
-    #[error("pod {pod}: {card} is not on node {node}; delete the pod so that it is placed anew")]
+    #[error("pod {pod}: {card} is not on node {node}; {advice}")]
     NoCard {
         /// The pod.
         pod: PodKey,
@@ -67,9 +94,11 @@ pub enum AllocateError {
         card: String,
         /// The node.
         node: NodeName,
+        /// A way to have it start.
+        advice: &'static str,
     },
     /// The card got sick after the pod was bound.
-    #[error("pod {pod}: GPU {gpu} is unhealthy ({why}); delete the pod so that it is placed anew")]
+    #[error("pod {pod}: GPU {gpu} is unhealthy ({why}); {advice}")]
     Sick {
         /// The pod.
         pod: PodKey,
@@ -77,6 +106,8 @@ pub enum AllocateError {
         gpu: GpuIndex,
         /// Problem of the card.
         why: Arc<str>,
+        /// A way to have it start.
+        advice: &'static str,
     },
     /// More of the card's compute time is promised than there is.
     #[error(

@@ -19,7 +19,8 @@ mod twins;
 /// Pods, one a line: `name @card init:warm=8 main=3 ; words`. `@-` is bound by somebody
 /// else; a whole-card pod has one card per container, `@0,1`. Amounts are of `resource`.
 /// Words: `done:main`, `over`, `ended` (but a container runs), `deleting`, `elsewhere`,
-/// `slot:main`, `index` (no UUID), `old` (the original's annotations), `junk` (garbage).
+/// `slot:main`, `index` (no UUID), `old` (the original's annotations), `junk` (garbage), `static:x`
+/// (the mirror of the static pod with UID `x`).
 pub(crate) fn pods(picture: &str, resource: &str) -> Vec<Pod> {
     let lines = picture.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty());
@@ -127,6 +128,9 @@ fn apply(pod: &mut Pod, word: &str) {
                 },
                 ..ContainerStatus::default()
             }];
+        }
+        ("static", uid) => {
+            annotations.insert(keys::MIRROR.to_owned(), uid.to_owned());
         }
         ("deleting", _) => pod.metadata.deletion_timestamp = Some("now".to_owned()),
         ("elsewhere", _) => pod.spec.node_name = "n2".to_owned(),

@@ -54,3 +54,28 @@ fn the_last_referee_is_asked_here_too() {
     let why = check("a @7 one=6", "uid-a", "one");
     assert!(why.contains("GPU-7 is not on node n1"), "{why}");
 }
+
+/// Kubelet makes its mirror again if it is deleted.
+#[test]
+fn a_static_pod_is_to_lose_its_gpu_and_not_to_be_deleted() {
+    let advice = "it is a static pod: take the GPU out of its file on the node";
+    for uid in ["uid-a", "x"] {
+        let why = check("a @- one=6; static:x", uid, "one");
+        let start = "pod ns/a has no card: ";
+        assert!(why.starts_with(start) && why.ends_with(advice), "{why}");
+    }
+    // Whoever writes the UID of another pod is not taken for it.
+    let forged = "b @- one=6; static:uid-a\n a @1 one=6";
+    assert_eq!(check(forged, "uid-a", "one"), "GPU-1 6 MiB");
+    // Its file says a card, which nobody keeps for it.
+    let why = check("a @0 one=6; static:x", "x", "one");
+    assert!(why.ends_with(advice), "{why}");
+    for card in ["2", "7"] {
+        let picture = format!("a @{card} main=3; static:x");
+        let why = super::check(&picture, MEM, 3);
+        assert!(why.ends_with(advice), "{why}");
+    }
+    let two = super::check("a @0 main=3; static:x\n b @1 main=3", MEM, 3);
+    let both = "delete all but one, and take the GPU out of a static pod's file on the node";
+    assert!(two.ends_with(both), "{two}");
+}
