@@ -188,9 +188,7 @@ impl CardAllocator {
                 Ok(pods) => match self.decide(&pods, &site, asked) {
                     Ok(reserved) => return Ok((reserved, pods)),
                     Err(AllocateError::Nobody { .. }) if started.elapsed() < NOBODY_PATIENCE => {}
-                    Err(refusal) => {
-                        return Err(Status::failed_precondition(refusal.to_string()));
-                    }
+                    Err(refusal) => return Err(refusal.into()),
                 },
                 Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
                     let why = format!("the pods of the node cannot be listed: {error}");

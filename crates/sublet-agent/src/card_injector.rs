@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tonic::{Code, Status};
 use tracing::{info, warn};
 
-use crate::allocate::AllocationResponse;
+use crate::allocate::{AllocateError, AllocationResponse};
 use crate::cdi::Cdi;
 use crate::isolate::IsolationError;
 use crate::isolate::inject::Injection;
@@ -43,6 +43,12 @@ impl Patience {
         }
         let done = spawn_blocking(work).await;
         done.map_err(|panic| Status::from_error(panic.into()))
+    }
+}
+
+impl From<AllocateError> for Status {
+    fn from(refusal: AllocateError) -> Status {
+        Status::failed_precondition(refusal.to_string())
     }
 }
 

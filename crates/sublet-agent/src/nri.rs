@@ -203,13 +203,8 @@ impl RuntimePlugin {
             let why = "the agent has not read its node yet; kubelet will try again";
             return Err(Status::unavailable(why));
         }
-        let refused = |why: String| Status::failed_precondition(why);
         let site = self.site.borrow().clone();
-        let handed = decide_for(pods, &site, uid, container);
-        let handed = handed.map_err(|error| refused(error.to_string()))?;
-        let handed = handed.ok_or_else(|| {
-            refused("kubelet was asked for a GPU that the pod does not ask for".to_owned())
-        })?;
+        let handed = decide_for(pods, &site, uid, container)?;
         let newest = self.pods.known(|_| true).unwrap_or_else(|| pods.clone());
         let injector = &self.injector;
         let injection = injector

@@ -6,22 +6,22 @@ use sublet_api::{keys, pod_key};
 use super::refusal::anew;
 use super::{AllocateError, AllocationResponse, Site, Tenant, Tenants, hand_over};
 
-/// Decides the devices of that container of that pod, if the container is known by its name. `None`
-/// if it asks for no GPU. The annotations to write on the pod are left empty.
+/// Decides the devices of that container of that pod, if the container is known by its name. The
+/// annotations to write on the pod are left empty.
 ///
 /// # Errors
-/// The pod has no allocation of cards, or the last referee objects.
+/// It asks for no GPU, the pod has no allocation of cards, or the last referee objects.
 pub fn decide_for(
     pods: &[Pod],
     site: &Site,
     uid: &str,
     container: &str,
-) -> Result<Option<AllocationResponse>, AllocateError> {
+) -> Result<AllocationResponse, AllocateError> {
     let named = pods.iter().find(|pod| pod.metadata.uid == uid);
     // Anybody may write an annotation, and nobody a UID.
     let found = named.or_else(|| pods.iter().find(|pod| is_pod(pod, uid)));
     let Some((pod, key)) = found.and_then(|pod| Some((pod, pod_key(pod).ok()?))) else {
-        return Ok(None);
+        return Err(AllocateError::NotAsked);
     };
     let unplaced = |why: &str| AllocateError::Unplaced {
         pod: key.clone(),
@@ -37,11 +37,11 @@ pub fn decide_for(
     let problem = problem.map(|(_, problem)| problem.as_str());
     let mut known = tenants.known.iter();
     let Some((_, entry)) = known.find(|(_, entry)| entry.uid.as_str() == uid) else {
-        return problem.map_or(Ok(None), |why| Err(unplaced(why)));
+        return Err(problem.map_or(AllocateError::NotAsked, unplaced));
     };
     let mut containers = entry.claim.containers().iter();
     let Some(container) = containers.find(|one| one.name.as_str() == container) else {
-        return Ok(None);
+        return Err(AllocateError::NotAsked);
     };
     let Some(allocation) = &entry.allocation else {
         let why = problem.unwrap_or("it was bound by somebody who chose no card");
@@ -53,7 +53,7 @@ pub fn decide_for(
         allocation,
         container,
     };
-    hand_over(&tenants, &tenant, site).map(Some)
+    hand_over(&tenants, &tenant, site)
 }
 
 /// Does the runtime mean that pod by `uid`? Kubelet runs a static pod under another UID than that of

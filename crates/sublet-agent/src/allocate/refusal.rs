@@ -60,6 +60,9 @@ pub enum AllocateError {
         /// The pods that wait for something else, and those that cannot.
         others: Others,
     },
+    /// The container has no GPU to get.
+    #[error("kubelet was asked for a GPU that the pod does not ask for")]
+    NotAsked,
     /// Several pods do.
     #[error(
         "{} {} wait for {asked}, and kubelet does not say which of them it means; \

@@ -8,13 +8,13 @@ fn check(picture: &str, uid: &str, container: &str) -> String {
     let pods = pods(picture, keys::ALIYUN_GPU_MEM);
     let handed = decide_for(&pods, &site(), uid, container);
     match handed {
-        Ok(Some(handed)) => {
+        Ok(handed) => {
             assert!(handed.annotations.is_empty() && handed.twins.is_empty());
             let visible = &handed.environment[keys::NVIDIA_VISIBLE_DEVICES];
             let memory = handed.cards.iter().map(|card| card.memory.to_string());
             format!("{visible} {}", memory.collect::<Vec<_>>().join(" "))
         }
-        Ok(None) => "-".to_owned(),
+        Err(AllocateError::NotAsked) => "-".to_owned(),
         Err(error) => error.to_string(),
     }
 }
