@@ -2,15 +2,15 @@
 //! hands each container the cards that the scheduler chose for its pod. The decisions
 //! are made elsewhere; this crate only finds out, carries out and reports.
 //!
-//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, card_injector, card_allocator, nri,
-//! kind, lifecycle, lifecycle_manager, node_events, agent.
+//! Suggested reading order: discover, publish, plugin, allocate, isolate, cdi, pods, card_injector,
+//! card_allocator, nri, kind, lifecycle, lifecycle_manager, node_events, agent.
 //!
 //! # Modules
 //! - `discover`: NVML, loaded at run time, or a file that describes simulated cards.
 //! - `plugin`: device plugins on real sockets; several resources from one process.
 //! - `kind`: a trait, and a file for each kind of device: memory of GPUs, whole GPUs (both made
-//!   of `kind/cards`), device files in a folder. `agent/plugins` runs a plugin for each resource
-//!   that they offer, and knows none of them.
+//!   of `kind/cards`), device files in a folder; `kind/list` names them. `agent/plugins` runs a
+//!   plugin for each resource that they offer, and knows none of them.
 //! - `lifecycle`: the owners of each device, and the moments of preparing, cleaning and cleaning
 //!   again. Pure; `lifecycle_manager` carries it out. `node_events` posts its events.
 //! - `allocate`: the identity of a container. Pure. `allocate/twins`: one answer for several
@@ -20,9 +20,11 @@
 //! - `pods`: the node's pods, listed or watched, each list with the time at which it was asked
 //!   for. A comparison of a list with handed-over cards leaves newer entries alone, so no lock is
 //!   held from the question to the comparison.
+//! - `api_calls`: the limits of a call to the API server, and the pauses between calls. `watched`: a
+//!   value that is shown again only when it is another.
 //! - `checkpoint`: kubelet's checkpoint, read only. `agent/registrar` learns from it the containers
-//!   that kubelet has served, says so on the pod, and tells `isolate` the owner of each *seat*
-//!   (folder, limits and account).
+//!   that kubelet has served, says so on the pod, and tells `isolate/node/seats` the owner of each
+//!   *seat* (folder, limits and account).
 //! - `nri`: the runtime says which container it is. Allocate gets a gate that keeps the container
 //!   from starting; the answer to the runtime opens it. It has a thread of its own
 //!   (`agent/runtime`): the runtime creates nothing else while it waits. The node's pods come
