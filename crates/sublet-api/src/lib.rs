@@ -67,9 +67,7 @@ pub use pod::{
     bound_entry, has_gate, is_over, is_unschedulable, pod_key, pod_uid, scheduler_for,
     scheduler_of, unsaid,
 };
-pub use preempting::{
-    Preempting, PreemptingTextError, Victim, preempting_from_json, preempting_to_json,
-};
+pub use preempting::{Preempting, PreemptingTextError, preempting_from_json, preempting_to_json};
 pub use quantity::{QuantityError, whole_number};
 pub use quota::{QuotaSpec, ResourceQuota};
 pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};

@@ -6,7 +6,7 @@
 //! with the same victims, and no pod makes room for itself twice.
 
 use serde::{Deserialize, Serialize};
-use sublet_model::{NameError, NodeName, PodKey, PodUid, Time};
+use sublet_model::{NameError, NodeName, PodKey, PodUid, Time, Victim};
 
 /// Room that is made for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,15 +17,6 @@ pub struct Preempting {
     pub at: Time,
     /// Pods to evict; at least one.
     pub victims: Vec<Victim>,
-}
-
-/// A pod that is evicted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Victim {
-    /// Its name.
-    pub pod: PodKey,
-    /// UID of the pod, among all pods that have had this name.
-    pub uid: PodUid,
 }
 
 /// Reason why a text does not describe a preemption.

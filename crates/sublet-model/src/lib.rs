@@ -38,7 +38,7 @@ pub use claim::{
 pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
 pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
-pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid};
+pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid, Victim};
 pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit};
 pub use part::Part;
 pub use pauses::Pauses;

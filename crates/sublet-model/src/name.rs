@@ -146,6 +146,15 @@ impl fmt::Display for PodKey {
     }
 }
 
+/// A pod that is evicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Victim {
+    /// Its name.
+    pub pod: PodKey,
+    /// UID of the pod, among all pods that have had this name.
+    pub uid: PodUid,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,9 @@
 //! Decisions of the queue: the groups that are admitted and their places, the members that are
 //! evicted for them, the room that is kept, and the reason why each other group waits.
 
-use std::sync::Arc;
+use sublet_model::{NodeIdx, PodUid, Time};
 
-use sublet_model::{Allocation, NodeIdx, NodeName, PodUid, Time};
-
-use crate::{GroupId, QueueReason};
+use crate::{GroupId, QueueReason, Slot};
 
 /// One thing to do or to say. The caller that carries it out writes it down first: nothing has
 /// changed anywhere when it is made.
@@ -38,19 +36,6 @@ pub enum QueueDecision {
         /// Reason of the wait.
         reason: QueueReason,
     },
-}
-
-/// A member's place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// Its role.
-    pub role: Arc<str>,
-    /// Number of the member in its role.
-    pub index: u32,
-    /// The node.
-    pub node: NodeName,
-    /// The cards.
-    pub allocation: Allocation,
 }
 
 /// A member that goes.

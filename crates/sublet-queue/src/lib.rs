@@ -7,7 +7,7 @@
 //! together, and no member is evicted without such a proof.
 //!
 //! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that
-//! wait); decision, reason, rules (results and settings); accounts, order, place, least, reclaim,
+//! wait); decision, slot, reason, rules (results and settings); accounts, order, place, least, reclaim,
 //! empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol (the way
 //! a decision is carried out).
 //!
@@ -16,7 +16,7 @@
 //!   trees, and what each is entitled to.
 //! - `group`: a waiting group. `need`: its members that start together, and those that may come
 //!   later.
-//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `reason`). `plan/count` counts
+//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/count` counts
 //!   what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for a
 //!   group that has waited long. `rules`: settings of a site.
 //! - `accounts`: the use and the entitlement of quotas. `order`: the order of groups. `place`: a
@@ -43,11 +43,12 @@ pub mod protocol;
 mod reason;
 mod reclaim;
 mod rules;
+mod slot;
 #[cfg(test)]
 mod test_cluster;
 mod tree;
 
-pub use decision::{QueueDecision, QueueHold, QueueVictim, Slot};
+pub use decision::{QueueDecision, QueueHold, QueueVictim};
 pub use divide::{Wish, divide};
 pub use group::{
     Gang, GangMode, GangRole, Group, GroupId, MOST_MEMBERS, MatchPolicy, Member, MemberShape,
@@ -56,6 +57,7 @@ pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
 pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage, quantity};
 pub use rules::{BackOff, ByPriority, GroupFilter, GroupScore, QueueRules};
+pub use slot::{Slot, SlotKey, SlotMark};
 pub use tree::{
     Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError, TreeTotals,
 };

@@ -224,6 +224,7 @@ fn place(
             index,
             node: entry.node.clone(),
             allocation: entry.allocation.clone()?,
+            pod: None,
         })
     });
     Ok(slot)

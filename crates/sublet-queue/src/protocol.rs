@@ -17,50 +17,45 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sublet_model::{NodeName, PodUid, Standing, Time};
+use sublet_model::{NodeName, PodUid, Standing, Time, Victim};
 
 use crate::group::{GangMode, GangRole, Group, GroupId};
+use crate::slot::{Slot, SlotKey, SlotMark};
 
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 
-/// A plan as it is seen, or as it is to be.
+/// Plan of places for the members of some groups, as it is seen or as it is to be. `R`: request of
+/// equal members, which the protocol carries along unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanState {
-    /// Its name.
+pub struct QueuePlan<R> {
+    /// The object's name.
     pub name: Arc<str>,
-    /// The leadership that wrote or took it over.
+    /// The object's version, for a write that must find it unchanged; empty for a new one.
+    pub version: Arc<str>,
+    /// The leadership that wrote or adopted it.
     pub epoch: u64,
-    /// Members are bound by then, or the rest is given up.
+    /// Deadline for binding its members. After it, the rest of the plan is given up.
     pub deadline: Time,
-    /// The part of each group.
-    pub groups: Vec<GroupPlan>,
+    /// The groups; each is whole in one plan.
+    pub groups: Vec<PlannedGroup<R>>,
 }
 
 /// A group's part of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupPlan {
+pub struct PlannedGroup<R> {
     /// The group.
-    pub group: GroupId,
+    pub id: GroupId,
+    /// The quota that it counts for.
+    pub quota: Arc<str>,
+    /// Requests of its members, role by role.
+    pub roles: Vec<R>,
     /// Places of its members.
-    pub slots: Vec<SlotState>,
+    pub slots: Vec<Slot>,
     /// Pods that must be gone before any of its members starts.
-    pub victims: Vec<PodUid>,
-}
-
-/// A member's place, and its pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotState {
-    /// The role.
-    pub role: Arc<str>,
-    /// Number of the member in its role.
-    pub index: u32,
-    /// The node.
-    pub node: NodeName,
-    /// The pod that it is for, once there is one.
-    pub pod: Option<PodUid>,
+    pub victims: Vec<Victim>,
 }
 
 /// A pod as it is seen.
@@ -68,8 +63,8 @@ pub struct SlotState {
 pub struct PodSnapshot {
     /// The queue's gate is on it.
     pub gated: bool,
-    /// The slot that it says it has: plan, group, role and index.
-    pub slot: Option<(Arc<str>, GroupId, Arc<str>, u32)>,
+    /// The slot that it says it has.
+    pub slot: Option<SlotKey>,
     /// The node that it is bound to. The ledger must have it there.
     pub bound: Option<NodeName>,
     /// It is being deleted.
@@ -116,17 +111,17 @@ pub struct PlanSnapshot<'a> {
 
 /// A write that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlanStep {
+pub enum PlanStep<R> {
     /// Put this in place of the plan, if it is still the version that was seen.
-    Rewrite(PlanState),
+    Rewrite(QueuePlan<R>),
     /// Ask a pod to go, by the Eviction API and its UID.
     Evict(PodUid),
     /// Let the group's owner make its pods.
     Release(GroupId),
     /// Take the gate off the pod and say its slot on it, in one write that names its UID.
-    Ungate(PodUid, GroupId, SlotState),
+    Ungate(PodUid, SlotMark),
     /// Say the slot on a pod that has no gate any more, by a write that names its UID.
-    Steer(PodUid, GroupId, SlotState),
+    Steer(PodUid, SlotMark),
     /// Note on the group that this plan was given up for it, and keep its owner from making pods.
     Requeue(GroupId),
     /// Delete the plan, if it is still the version that was seen.
@@ -134,11 +129,11 @@ pub enum PlanStep {
 }
 
 /// Fate of a group's part of a plan.
-enum Fate {
+enum Fate<R> {
     /// It is like this from now on.
-    Stays(GroupPlan),
+    Stays(PlannedGroup<R>),
     /// It is on its way back, by these steps; if there are none, others have still to end.
-    GoesBack(Vec<PlanStep>),
+    GoesBack(Vec<PlanStep<R>>),
     /// Nothing of it is needed any more.
     Over,
 }
@@ -148,7 +143,10 @@ enum Fate {
 /// on a pod. The others do not wait, or no group of a large plan would start while pods of it still
 /// come.
 #[must_use]
-pub fn next_steps(plan: &PlanState, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
+pub fn next_steps<R: Clone + PartialEq>(
+    plan: &QueuePlan<R>,
+    sight: &PlanSnapshot<'_>,
+) -> Vec<PlanStep<R>> {
     if plan.epoch > sight.epoch {
         // Somebody else leads, or nobody can.
         let is_nobodys = sight.is_confirmed;
@@ -159,10 +157,12 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
     }
     let mut going_back = Vec::new();
     let mut staying = Vec::new();
-    let mut wanted = PlanState {
+    let mut wanted = QueuePlan {
+        name: plan.name.clone(),
+        version: plan.version.clone(),
         epoch: sight.epoch,
+        deadline: plan.deadline,
         groups: Vec::new(),
-        ..plan.clone()
     };
     for part in &plan.groups {
         match fate(plan, part, sight) {
@@ -197,10 +197,10 @@ pub fn next_steps(plan: &PlanState, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
         .collect()
 }
 
-/// Members of a group that is in no plan, because a plan bound too few of them: they go, so that no
-/// part of a gang stays. It happens if a plan went while a Binding was under way.
+/// Members to evict of a group that is in no plan, because a plan bound too few of them: they go, so
+/// that no part of a gang stays. It happens if a plan went while a Binding was under way.
 #[must_use]
-pub fn stranded(seen: &GroupSnapshot<'_>, pods: &BTreeMap<PodUid, PodSnapshot>) -> Vec<PlanStep> {
+pub fn stranded(seen: &GroupSnapshot<'_>, pods: &BTreeMap<PodUid, PodSnapshot>) -> Vec<PodUid> {
     if !may_roll_back(seen.group) || has_enough(seen) {
         return Vec::new();
     }
@@ -208,19 +208,23 @@ pub fn stranded(seen: &GroupSnapshot<'_>, pods: &BTreeMap<PodUid, PodSnapshot>) 
         let pod = pods.get(*uid);
         pod.is_some_and(|pod| pod.slot.is_some() && !pod.going)
     });
-    by_plan.cloned().map(PlanStep::Evict).collect()
+    by_plan.cloned().collect()
 }
 
-fn fate(plan: &PlanState, part: &GroupPlan, sight: &PlanSnapshot<'_>) -> Fate {
-    let Some(seen) = sight.groups.get(&part.group) else {
+fn fate<R: Clone>(
+    plan: &QueuePlan<R>,
+    part: &PlannedGroup<R>,
+    sight: &PlanSnapshot<'_>,
+) -> Fate<R> {
+    let Some(seen) = sight.groups.get(&part.id) else {
         return Fate::Over;
     };
-    if (sight.has_other_plan)(&part.group) {
+    if (sight.has_other_plan)(&part.id) {
         return Fate::Over;
     }
     let is_whole = !may_roll_back(seen.group) || has_enough(seen);
     let mut left = part.clone();
-    let usable = |slot: &SlotState| is_bound(slot, sight) || (sight.is_usable)(&slot.node);
+    let usable = |slot: &Slot| is_bound(slot, sight) || (sight.is_usable)(&slot.node);
     // What was on a node that is lost is planned anew.
     left.slots.retain(usable);
     if seen.is_sized {
@@ -262,7 +266,7 @@ fn none_bound(seen: &GroupSnapshot<'_>) -> bool {
 }
 
 /// Is the slot's pod bound there?
-fn is_bound(slot: &SlotState, sight: &PlanSnapshot<'_>) -> bool {
+fn is_bound(slot: &Slot, sight: &PlanSnapshot<'_>) -> bool {
     let pod = slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
     pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
 }
@@ -292,9 +296,9 @@ fn bound_of(role: &GangRole) -> u32 {
 
 /// Removes the slots that no member of the group can take any more, the last ones first. The slot
 /// of a pod stays as long as the pod.
-fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSnapshot<'_>) {
-    let pod = |slot: &SlotState| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
-    let has_pod = |slot: &SlotState| pod(slot).is_some_and(|pod| !pod.going);
+fn give_back<R>(part: &mut PlannedGroup<R>, group: &Group, sight: &PlanSnapshot<'_>) {
+    let pod = |slot: &Slot| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
+    let has_pod = |slot: &Slot| pod(slot).is_some_and(|pod| !pod.going);
     let mut open: BTreeMap<Arc<str>, u32> = BTreeMap::new();
     for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
         let slots = part.slots.iter().filter(|slot| slot.role == role.name);
@@ -314,7 +318,11 @@ fn give_back(part: &mut GroupPlan, group: &Group, sight: &PlanSnapshot<'_>) {
 
 /// Everybody of the group goes, then that is noted on the group, and then the plan goes. It goes last
 /// because nothing else says that the group is on its way back.
-fn roll_back(plan: &PlanState, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'_>) -> Fate {
+fn roll_back<R>(
+    plan: &QueuePlan<R>,
+    seen: &GroupSnapshot<'_>,
+    sight: &PlanSnapshot<'_>,
+) -> Fate<R> {
     let mut there = bound_members(seen.group).filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
     let there: Vec<_> = there.by_ref().collect();
     if !there.is_empty() {
@@ -330,7 +338,11 @@ fn roll_back(plan: &PlanState, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'_
 
 /// The part with its pods: each that waits gets a free slot of its role, and a slot whose pod is gone is
 /// free again.
-fn claimed(mut part: GroupPlan, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'_>) -> GroupPlan {
+fn claimed<R>(
+    mut part: PlannedGroup<R>,
+    seen: &GroupSnapshot<'_>,
+    sight: &PlanSnapshot<'_>,
+) -> PlannedGroup<R> {
     for slot in &mut part.slots {
         slot.pod = slot.pod.take().filter(|uid| sight.pods.contains_key(uid));
     }
@@ -353,43 +365,46 @@ fn claimed(mut part: GroupPlan, seen: &GroupSnapshot<'_>, sight: &PlanSnapshot<'
 }
 
 /// Steps that are due for a group if its part of the plan is as it should be.
-fn steps_of(plan: &PlanState, part: &GroupPlan, sight: &PlanSnapshot<'_>) -> Vec<PlanStep> {
-    let there = part
-        .victims
-        .iter()
-        .filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
+fn steps_of<R>(
+    plan: &QueuePlan<R>,
+    part: &PlannedGroup<R>,
+    sight: &PlanSnapshot<'_>,
+) -> Vec<PlanStep<R>> {
+    let victims = part.victims.iter().map(|victim| &victim.uid);
+    let there = victims.filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
     let there: Vec<_> = there.collect();
     if !there.is_empty() {
         let stay = there.into_iter().filter(|(_, pod)| !pod.going);
         return stay.map(|(uid, _)| PlanStep::Evict(uid.clone())).collect();
     }
     let is_suspended = |seen: &GroupSnapshot<'_>| seen.suspended;
-    if sight.groups.get(&part.group).is_some_and(is_suspended) {
-        return vec![PlanStep::Release(part.group.clone())];
+    if sight.groups.get(&part.id).is_some_and(is_suspended) {
+        return vec![PlanStep::Release(part.id.clone())];
     }
     let slots = part.slots.iter();
-    let steps = slots.filter_map(|slot| step_of(plan, &part.group, slot, sight));
+    let steps = slots.filter_map(|slot| step_of(&plan.name, &part.id, slot, sight));
     steps.collect()
 }
 
 /// The step that is due for the pod that has a slot.
-fn step_of(
-    plan: &PlanState,
+fn step_of<R>(
+    plan: &Arc<str>,
     group: &GroupId,
-    slot: &SlotState,
+    slot: &Slot,
     sight: &PlanSnapshot<'_>,
-) -> Option<PlanStep> {
+) -> Option<PlanStep<R>> {
     let uid = slot.pod.clone()?;
     let pod = sight.pods.get(&uid)?;
     if pod.bound.is_some() || pod.going {
         return None;
     }
+    let mark = SlotMark {
+        key: SlotKey::of(plan, group, slot),
+        node: slot.node.clone(),
+    };
     if pod.gated {
-        return Some(PlanStep::Ungate(uid, group.clone(), slot.clone()));
+        return Some(PlanStep::Ungate(uid, mark));
     }
-    let said = pod.slot.as_ref();
-    let says_it = said.is_some_and(|(of, its, role, index)| {
-        *of == plan.name && its == group && *role == slot.role && *index == slot.index
-    });
-    (!says_it).then(|| PlanStep::Steer(uid, group.clone(), slot.clone()))
+    let says_it = pod.slot.as_ref() == Some(&mark.key);
+    (!says_it).then_some(PlanStep::Steer(uid, mark))
 }

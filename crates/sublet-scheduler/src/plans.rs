@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sublet_api::gang_plan::{
-    GangPlan, GangPlanObject, PlannedRole, SlotEntry, SlotKey, SlotMark, slot_from_json,
+    GangPlanObject, PlannedRole, SlotEntry, SlotKey, SlotMark, slot_entries, slot_from_json,
 };
 use sublet_api::group::gang_of;
 use sublet_api::keys;
@@ -32,12 +32,10 @@ use crate::watches::{Listing, list_ended};
 pub(crate) struct Plans {
     /// Are there any? Else nothing here is looked at.
     pub(crate) on: bool,
-    /// The epoch and the slots of each plan, by its name.
-    plans: BTreeMap<Arc<str>, (u64, Vec<SlotKey>)>,
-    slots: BTreeMap<SlotKey, Slot>,
-    /// The newest epoch of any plan that is there. One that was there is not remembered: a plan out of
-    /// the backup of another cluster would be obeyed for ever.
-    epoch: u64,
+    plans: BTreeMap<Arc<str>, KnownPlan>,
+    /// The epoch of each plan that is there. One that was there is not remembered: a plan out of the
+    /// backup of another cluster would be obeyed for ever.
+    epochs: BTreeSet<(u64, Arc<str>)>,
     /// Slots that nobody took, by their names in the ledger, and the names.
     held: BTreeMap<PodUid, SlotKey>,
     names: BTreeMap<SlotKey, PodUid>,
@@ -49,14 +47,11 @@ pub(crate) struct Plans {
     taken: BTreeMap<PodUid, BTreeSet<SlotKey>>,
 }
 
-/// One slot of a plan.
-struct Slot {
+/// A plan that is there.
+struct KnownPlan {
     epoch: u64,
     deadline: Time,
-    /// The pod that it is for, if that is known.
-    of: Option<PodUid>,
-    /// As the ledger has it where it is for no pod, or that pod has another slot too.
-    own: Entry,
+    slots: BTreeMap<SlotKey, SlotEntry>,
 }
 
 /// A pod's own words that concern the queue.
@@ -164,7 +159,10 @@ impl State {
             Membership::None => Ok(None),
             Membership::Waits(None) => Err(Parked::NoSlot),
             Membership::Waits(Some(why)) => Err(Parked::Unreadable(why.clone())),
-            Membership::Slot(mark) => self.plans.slot_of(now, mark, uid, claim).map(Some),
+            Membership::Slot(mark) => {
+                let slot = self.plans.slot_of(now, mark, uid, claim)?;
+                Ok(Some(&slot.own.node))
+            }
         }
     }
 
@@ -177,13 +175,12 @@ impl State {
         node: &NodeName,
     ) -> Result<Allocation, String> {
         let Waiting { uid, claim, .. } = waiting;
-        let there = self.plans.slot_of(now, mark, uid, claim);
-        let there = there.map_err(|parked| parked.to_string())?;
-        if there != node {
-            return Err(format!("its place is on node {there}"));
+        let slot = self.plans.slot_of(now, mark, uid, claim);
+        let SlotEntry { own, .. } = slot.map_err(|parked| parked.to_string())?;
+        if own.node != *node {
+            return Err(format!("its place is on node {}", own.node));
         }
-        let slot = &self.plans.slots[&mark.key];
-        let allocation = slot.own.allocation.clone().unwrap_or_default();
+        let allocation = own.allocation.clone().unwrap_or_default();
         let entry = Entry {
             pod: waiting.pod.clone(),
             uid: uid.clone(),
@@ -267,45 +264,32 @@ impl State {
             let claim = role.claim(unit)?;
             Ok(counted(claim, &role.pod, rules))
         };
-        let read = GangPlan::of(object).map_err(|error| error.to_string());
+        let read = object.read().map_err(|error| error.to_string());
         let read = read.and_then(|plan| {
-            let entries = plan.entries(claim);
-            Ok((entries.map_err(|error| error.to_string())?, plan))
+            let slots = slot_entries(&plan, claim).map_err(|error| error.to_string())?;
+            Ok((plan, slots))
         });
-        let (slots, plan) = match read {
+        let (plan, slots) = match read {
             Ok(read) => read,
             Err(why) => {
                 tracing::warn!(plan = name, why, "plan cannot be read and reserves nothing");
                 return self.remove_plan(name);
             }
         };
-        let keys: Vec<SlotKey> = slots.iter().map(|slot| slot.key.clone()).collect();
-        let named = (plan.epoch, keys.clone());
-        let before = self.plans.plans.insert(plan.name, named);
-        let (_, before) = before.unwrap_or_default();
-        self.plans.find_newest();
-        for key in &before {
-            self.plans.remove(key);
-        }
-        for SlotEntry { key, of, own } in slots {
-            let slot = Slot {
-                epoch: plan.epoch,
-                deadline: plan.deadline,
-                of,
-                own,
-            };
-            self.plans.insert(key, slot);
-        }
-        let all: BTreeSet<SlotKey> = before.into_iter().chain(keys).collect();
-        all.iter().for_each(|key| self.settle(key));
+        let mut keys = self.plans.remove(name);
+        keys.extend(slots.keys().cloned());
+        let known = KnownPlan {
+            epoch: plan.epoch,
+            deadline: plan.deadline,
+            slots,
+        };
+        self.plans.insert(plan.name, known);
+        keys.iter().for_each(|key| self.settle(key));
     }
 
     /// A plan is gone.
     pub(crate) fn remove_plan(&mut self, name: &str) {
-        let (_, keys) = self.plans.plans.remove(name).unwrap_or_default();
-        self.plans.find_newest();
-        for key in keys {
-            self.plans.remove(&key);
+        for key in self.plans.remove(name) {
             self.settle(&key);
         }
     }
@@ -322,7 +306,7 @@ impl State {
     /// Makes the ledger have the slot exactly once: as an entry of its own, or as its pod's.
     fn settle(&mut self, key: &SlotKey) {
         self.let_go(key);
-        let Some(slot) = self.plans.slots.get(key) else {
+        let Some((_, slot)) = self.plans.slot(key) else {
             return;
         };
         // Its pod may be bound without having said which slot it has.
@@ -358,29 +342,41 @@ impl Plans {
         self.held.contains_key(uid)
     }
 
-    fn find_newest(&mut self) {
-        let epochs = self.plans.values().map(|(epoch, _)| *epoch);
-        self.epoch = epochs.max().unwrap_or(0);
+    /// The slot of that key, with its plan.
+    fn slot(&self, key: &SlotKey) -> Option<(&KnownPlan, &SlotEntry)> {
+        let plan = self.plans.get(&key.plan)?;
+        Some((plan, plan.slots.get(key)?))
     }
 
-    fn insert(&mut self, key: SlotKey, slot: Slot) {
-        if let Some(uid) = &slot.of {
-            let keys = self.for_pods.entry(uid.clone()).or_default();
-            keys.insert(key.clone());
-        }
-        self.slots.insert(key, slot);
-    }
-
-    fn remove(&mut self, key: &SlotKey) {
-        let of = self.slots.remove(key).and_then(|slot| slot.of);
-        if let Some(uid) = of
-            && let Some(keys) = self.for_pods.get_mut(&uid)
-        {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.for_pods.remove(&uid);
+    /// Enters a plan that is not there.
+    fn insert(&mut self, name: Arc<str>, plan: KnownPlan) {
+        for (key, slot) in &plan.slots {
+            if let Some(uid) = &slot.of {
+                let keys = self.for_pods.entry(uid.clone()).or_default();
+                keys.insert(key.clone());
             }
         }
+        self.epochs.insert((plan.epoch, name.clone()));
+        self.plans.insert(name, plan);
+    }
+
+    /// Removes a plan, and returns the keys of its slots.
+    fn remove(&mut self, name: &str) -> BTreeSet<SlotKey> {
+        let Some((name, plan)) = self.plans.remove_entry(name) else {
+            return BTreeSet::new();
+        };
+        self.epochs.remove(&(plan.epoch, name));
+        for (key, slot) in &plan.slots {
+            if let Some(uid) = &slot.of
+                && let Some(keys) = self.for_pods.get_mut(uid)
+            {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.for_pods.remove(uid);
+                }
+            }
+        }
+        plan.slots.into_keys().collect()
     }
 
     /// The slots that are for a pod, or that it has taken.
@@ -399,30 +395,31 @@ impl Plans {
             .insert(key.clone());
     }
 
-    /// The node of a pod's slot, if the slot is valid and the pod's.
+    /// A pod's slot, if the slot is valid and the pod's.
     fn slot_of(
         &self,
         now: Time,
         mark: &SlotMark,
         uid: &PodUid,
         claim: &Claim,
-    ) -> Result<&NodeName, Parked> {
-        let plan = || mark.key.plan.clone();
-        let slot = self.slots.get(&mark.key);
-        let slot = slot.filter(|slot| slot.own.node == mark.node);
-        let slot = slot.ok_or_else(|| Parked::NoPlan(plan()))?;
-        if slot.epoch != self.epoch {
-            return Err(Parked::OldPlan(plan()));
+    ) -> Result<&SlotEntry, Parked> {
+        let name = || mark.key.plan.clone();
+        let found = self.slot(&mark.key);
+        let found = found.filter(|(_, slot)| slot.own.node == mark.node);
+        let (plan, slot) = found.ok_or_else(|| Parked::NoPlan(name()))?;
+        let newest = self.epochs.last();
+        if newest.is_some_and(|(epoch, _)| *epoch != plan.epoch) {
+            return Err(Parked::OldPlan(name()));
         }
-        if now >= slot.deadline {
-            return Err(Parked::Late(plan()));
+        if now >= plan.deadline {
+            return Err(Parked::Late(name()));
         }
         let takers = self.takers.get(&mark.key).into_iter().flatten();
         let is_its = takers.chain(&slot.of).all(|of| of == uid);
         if !ask_the_same(&slot.own.claim, claim) || !is_its {
             return Err(Parked::OfAnother);
         }
-        Ok(&slot.own.node)
+        Ok(slot)
     }
 }
 

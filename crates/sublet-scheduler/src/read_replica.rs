@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sublet_api::Preempting;
 use sublet_api::gang_plan::GangPlanObject;
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::{pod_rules, unmodelled};
-use sublet_api::{Preempting, Victim};
 use sublet_client::{Change, Client};
-use sublet_model::{Entry, NodeIdx, PodKey, PodUid};
+use sublet_model::{Entry, NodeIdx, PodKey, PodUid, Victim};
 use sublet_plan::stock::NodeRules;
 use sublet_plan::{Engine, EngineOptions, NoRescue, Prospect};
 use sublet_tasks::{Vital, VitalTask};

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{Claim, Entry, NameError, PodKey, PodUid, Standing};
+use sublet_queue::{GroupId, Slot, SlotKey};
 
-use super::{GangPlan, PlannedGroup, PlannedRole, PlannedSlot, SlotKey};
+use super::{GangPlan, PlannedRole};
 use crate::dialect::ClaimError;
 
 /// A slot for the ledger.
 #[derive(Debug, Clone)]
 pub struct SlotEntry {
-    /// Key of the slot.
-    pub key: SlotKey,
     /// The pod of the slot, if it is known.
     pub of: Option<PodUid>,
     /// Entry of the slot's resources, under the slot's own name.
@@ -26,7 +25,7 @@ pub enum SlotError {
     #[error("role {role} of {group}: {error}")]
     Claim {
         /// The group.
-        group: Arc<str>,
+        group: GroupId,
         /// The role.
         role: Arc<str>,
         /// Why.
@@ -36,7 +35,7 @@ pub enum SlotError {
     #[error("slot {role}/{index} of {group} has not what it asks")]
     Allocation {
         /// The group.
-        group: Arc<str>,
+        group: GroupId,
         /// The role.
         role: Arc<str>,
         /// Index of the member.
@@ -47,54 +46,55 @@ pub enum SlotError {
     Name(#[from] NameError),
 }
 
-impl GangPlan {
-    /// All slots for the ledger. `claim`: the claim of a role's members.
-    ///
-    /// # Errors
-    /// The first slot that the ledger cannot have. None of the plan counts then.
-    pub fn entries(
-        &self,
-        claim: impl Fn(&PlannedRole) -> Result<Claim, ClaimError>,
-    ) -> Result<Vec<SlotEntry>, SlotError> {
-        let mut entries = Vec::new();
-        for group in &self.groups {
-            let mut claims: BTreeMap<&str, (&PlannedRole, Arc<Claim>)> = BTreeMap::new();
-            for role in &group.roles {
-                let claim = claim(role).map_err(|error| SlotError::Claim {
-                    group: group.id.clone(),
-                    role: role.name.clone(),
-                    error,
-                })?;
-                claims.insert(&role.name, (role, Arc::new(claim)));
-            }
-            for slot in &group.slots {
-                let Some((role, claim)) = claims.get(&*slot.role) else {
-                    continue;
-                };
-                let key = self.key_of(group, slot);
-                entries.push(entry_of(group, role, slot, claim, key)?);
-            }
+/// All slots of a plan for the ledger. `claim`: the claim of a role's members.
+///
+/// # Errors
+/// The first slot that the ledger cannot have. None of the plan counts then.
+pub fn slot_entries(
+    plan: &GangPlan,
+    claim: impl Fn(&PlannedRole) -> Result<Claim, ClaimError>,
+) -> Result<BTreeMap<SlotKey, SlotEntry>, SlotError> {
+    let mut entries = BTreeMap::new();
+    for group in &plan.groups {
+        let mut claims: BTreeMap<&str, (&PlannedRole, Arc<Claim>)> = BTreeMap::new();
+        for role in &group.roles {
+            let claim = claim(role).map_err(|error| SlotError::Claim {
+                group: group.id.clone(),
+                role: role.name.clone(),
+                error,
+            })?;
+            claims.insert(&role.name, (role, Arc::new(claim)));
         }
-        Ok(entries)
+        for slot in &group.slots {
+            let Some((role, claim)) = claims.get(&*slot.role) else {
+                continue;
+            };
+            let key = SlotKey::of(&plan.name, &group.id, slot);
+            let entry = SlotEntry {
+                of: slot.pod.clone(),
+                own: entry_of(&key, role, slot, claim)?,
+            };
+            entries.insert(key, entry);
+        }
     }
+    Ok(entries)
 }
 
 fn entry_of(
-    group: &PlannedGroup,
+    key: &SlotKey,
     role: &PlannedRole,
-    slot: &PlannedSlot,
+    slot: &Slot,
     claim: &Arc<Claim>,
-    key: SlotKey,
-) -> Result<SlotEntry, SlotError> {
+) -> Result<Entry, SlotError> {
     if !slot.allocation.answers(claim) {
         return Err(SlotError::Allocation {
-            group: group.id.clone(),
-            role: slot.role.clone(),
-            index: slot.index,
+            group: key.group.clone(),
+            role: key.role.clone(),
+            index: key.index,
         });
     }
-    let own = Entry {
-        pod: stand_in(group, role, slot)?,
+    Ok(Entry {
+        pod: stand_in(key, role)?,
         uid: key.uid()?,
         node: slot.node.clone(),
         claim: claim.clone(),
@@ -103,20 +103,14 @@ fn entry_of(
         // Nobody waits for its devices yet.
         assigned: true,
         priority: role.pod.spec.priority.unwrap_or(0),
-    };
-    let of = slot.pod.clone();
-    Ok(SlotEntry { key, of, own })
+    })
 }
 
 /// Name of a slot in place of a pod's name, for people and for its namespace's quotas:
 /// `g1.worker.0`. A role of a group of gangs has slashes in its name; a pod's name has none.
-fn stand_in(
-    group: &PlannedGroup,
-    role: &PlannedRole,
-    slot: &PlannedSlot,
-) -> Result<PodKey, NameError> {
-    let group = group.id.rsplit('/').next().unwrap_or_default();
-    let name = format!("{group}.{}.{}", slot.role, slot.index);
+fn stand_in(key: &SlotKey, role: &PlannedRole) -> Result<PodKey, NameError> {
+    let group = key.group.as_str().rsplit('/').next().unwrap_or_default();
+    let name = format!("{group}.{}.{}", key.role, key.index);
     let mut name = name.replace('/', ".");
     name.truncate(name.floor_char_boundary(253));
     let namespace = match role.pod.metadata.namespace.as_str() {

@@ -35,7 +35,6 @@ fn plan() -> Value {
                 "victims": [{ "namespace": "team-b", "name": "v", "uid": "77" }],
             }],
         },
-        "status": { "phase": "Evicting" },
     })
 }
 
@@ -46,39 +45,31 @@ fn a_role_of_a_group_of_gangs_has_a_place_in_the_ledger_too() {
     group["id"] = "podgroup/a/ps+a/worker".into();
     group["roles"][0]["name"] = "a/worker/pods-1".into();
     group["slots"][0]["role"] = "a/worker/pods-1".into();
-    let read = GangPlan::of(&object(text)).unwrap();
-    let entries = read.entries(|role| role.claim(Unit::MiB)).unwrap();
+    let read = object(text).read().unwrap();
+    let entries = slot_entries(&read, |role| role.claim(Unit::MiB)).unwrap();
+    let names = entries.values().map(|entry| entry.own.pod.to_string());
     assert_eq!(
-        entries[0].own.pod.to_string(),
-        "team-a/worker.a.worker.pods-1.0"
+        names.collect::<Vec<_>>(),
+        ["team-a/worker.a.worker.pods-1.0"]
     );
 }
 
 #[test]
 fn a_plan_is_read_and_written_as_it_was() {
     let text = plan();
-    let read = GangPlan::of(&object(text.clone())).unwrap();
+    let read = object(text.clone()).read().unwrap();
     assert_eq!((&*read.name, &*read.version, read.epoch), ("p1", "5", 7));
     assert_eq!(read.deadline, Time::from_ms(1_795_626_000_000));
-    assert_eq!(read.phase, PlanPhase::Evicting);
-    let (group, slot) = read.slot("podgroup/team-a/g1", "worker", 0).unwrap();
+    let group = &read.groups[0];
+    let (role, slot) = (&group.roles[0], &group.slots[0]);
     assert_eq!(slot.allocation.grants[0].card.index, GpuIndex(2));
-    let claim = group.role(&slot.role).unwrap().claim(Unit::MiB).unwrap();
-    assert!(slot.allocation.answers(&claim));
+    assert!(slot.allocation.answers(&role.claim(Unit::MiB).unwrap()));
+    let key = SlotKey::of(&read.name, &group.id, slot);
     assert_eq!(
-        read.key_of(group, slot).uid().unwrap().as_str(),
+        key.uid().unwrap().as_str(),
         "slot:p1:podgroup:team-a:g1:worker:0"
     );
-    assert!(read.slot("podgroup/team-a/g1", "worker", 1).is_none());
-    assert_eq!(read.to_object()["spec"], text["spec"]);
-    assert_eq!(read.status_to_object()["status"], text["status"]);
-    // A new one has no status.
-    let mut new = text;
-    new.as_object_mut().unwrap().remove("status");
-    assert_eq!(
-        GangPlan::of(&object(new)).unwrap().phase,
-        PlanPhase::Reserved
-    );
+    assert_eq!(plan_to_object(&read)["spec"], text["spec"]);
 }
 
 #[test]
@@ -138,11 +129,10 @@ fn what_is_wrong_is_named() {
             json!(""),
             "`spec.groups[0].victims[0]`: ",
         ),
-        ("/status/phase", json!("Odd"), "`status`: "),
     ] {
         let mut text = plan();
         *text.pointer_mut(at).unwrap() = value;
-        let error = GangPlan::of(&object(text)).unwrap_err().to_string();
+        let error = object(text).read().unwrap_err().to_string();
         assert!(error.starts_with(expected), "{at}: {error}");
     }
 }
@@ -153,9 +143,8 @@ fn no_slot_is_there_twice_and_no_pod_has_two() {
         let mut text = plan();
         let slots = text.pointer_mut("/spec/groups/0/slots").unwrap();
         slots.as_array_mut().unwrap().push(slot);
-        GangPlan::of(&object(text))
-            .map(drop)
-            .map_err(|error| error.to_string())
+        let read = object(text).read();
+        read.map(drop).map_err(|error| error.to_string())
     };
     let twice = with(json!({ "role": "worker", "index": 0, "node": "n2" }));
     assert_eq!(
@@ -173,7 +162,7 @@ fn no_slot_is_there_twice_and_no_pod_has_two() {
         *text.pointer_mut("/spec/groups/0/slots").unwrap() = (0..count)
             .map(|index| json!({ "role": "worker", "index": index, "node": "n" }))
             .collect();
-        GangPlan::of(&object(text)).is_ok()
+        object(text).read().is_ok()
     };
     assert!(slots(MOST_SLOTS) && !slots(MOST_SLOTS + 1));
 }
@@ -226,24 +215,6 @@ fn a_plan_keeps_of_a_pod_what_its_claim_is_read_from() {
             },
         })
     );
-}
-
-#[test]
-fn what_the_protocol_wants_of_a_plan_is_written() {
-    let mut text = plan();
-    let slots = text.pointer_mut("/spec/groups/0/slots").unwrap();
-    let second = json!({ "role": "worker", "index": 1, "node": "n2" });
-    slots.as_array_mut().unwrap().push(second);
-    let read = GangPlan::of(&object(text)).unwrap();
-    assert_eq!(read.rewritten(&read.state()), read);
-    let mut wanted = read.state();
-    wanted.epoch = 8;
-    wanted.groups[0].slots.remove(0);
-    wanted.groups[0].slots[0].pod = Some(PodUid::new("p").unwrap());
-    let new = read.rewritten(&wanted);
-    assert_eq!((new.epoch, new.state()), (8, wanted.clone()));
-    wanted.groups.clear();
-    assert_eq!(read.rewritten(&wanted).groups, []);
 }
 
 /// Keys by which pods ask, and one that says nothing.
@@ -319,7 +290,7 @@ fn any_pod() -> impl Strategy<Value = Pod> {
     })
 }
 
-fn any_slot() -> impl Strategy<Value = PlannedSlot> {
+fn any_slot() -> impl Strategy<Value = Slot> {
     let grant = (
         "[a-z]{1,5}",
         0..8_u16,
@@ -335,7 +306,7 @@ fn any_slot() -> impl Strategy<Value = PlannedSlot> {
         memory: MiB::from(memory),
     });
     let grants = proptest::collection::vec(grant, 0..3);
-    ("n[0-9]{1,3}", grants, any::<bool>()).prop_map(|(node, grants, has_pod)| PlannedSlot {
+    ("n[0-9]{1,3}", grants, any::<bool>()).prop_map(|(node, grants, has_pod)| Slot {
         role: Arc::from("w"),
         index: 0,
         node: NodeName::new(&node).unwrap(),
@@ -366,7 +337,6 @@ proptest! {
         slots in proptest::collection::vec(any_slot(), 0..6),
         epoch in any::<u64>(),
         deadline in 0..4_000_000_000_000_u64,
-        phase in prop_oneof![Just(PlanPhase::Reserved), Just(PlanPhase::Done)],
     ) {
         let mut slots = slots;
         for (index, slot) in (0..).zip(&mut slots) {
@@ -383,20 +353,18 @@ proptest! {
             epoch,
             deadline: Time::from_ms(deadline),
             groups: vec![PlannedGroup {
-                id: Arc::from("job/a/j"),
+                id: GroupId::new("job/a/j"),
                 quota: Arc::from("a"),
                 roles: vec![PlannedRole::new("w", &pod)],
                 slots,
                 victims: vec![victim],
             }],
-            phase,
         };
-        let mut text = plan.to_object();
+        let mut text = plan_to_object(&plan);
         text["metadata"] = json!({ "name": "p", "resourceVersion": "9" });
-        text["status"] = plan.status_to_object()["status"].take();
         let text = text.to_string();
         let read: GangPlanObject = serde_json::from_str(&text).unwrap();
-        prop_assert_eq!(GangPlan::of(&read), Ok(plan));
+        prop_assert_eq!(read.read(), Ok(plan));
     }
 
     /// A damaged object is read or named, and never breaks the list that it is in.
@@ -405,7 +373,7 @@ proptest! {
         at in proptest::sample::select(&[
             "/spec", "/spec/epoch", "/spec/deadline", "/spec/groups", "/spec/groups/0",
             "/spec/groups/0/roles/0/pod", "/spec/groups/0/slots", "/spec/groups/0/slots/0/index",
-            "/spec/groups/0/slots/0/allocation/0", "/status", "/spec/groups/0/victims/0",
+            "/spec/groups/0/slots/0/allocation/0", "/spec/groups/0/victims/0",
         ][..]),
         with in prop_oneof![
             Just(Value::Null), Just(json!(-1)), Just(json!("x")), Just(json!([])), Just(json!({})),
@@ -415,7 +383,7 @@ proptest! {
         let mut text = plan();
         *text.pointer_mut(at).unwrap() = with;
         let read: GangPlanObject = serde_json::from_str(&text.to_string()).unwrap();
-        if let Err(error) = GangPlan::of(&read) {
+        if let Err(error) = read.read() {
             prop_assert!(!error.field.is_empty() && !error.why.is_empty());
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{MiB, PodUid, Standing, Time, Unit};
+use sublet_queue::GroupId;
 
 use super::gang::PodGroupFacts;
 use super::gather::{Gathered, GroupSources, QueuedGroup, gather};
@@ -11,7 +12,7 @@ use super::is_queued;
 use super::job::JobFacts;
 use super::member::ShapeMemo;
 use super::priority::PriorityClasses;
-use crate::gang_plan::{GangPlan, PlannedGroup};
+use crate::gang_plan::GangPlan;
 use crate::keys;
 use crate::object::Pod;
 use crate::pod::{has_gate, scheduler_for, scheduler_of};
@@ -146,7 +147,7 @@ struct Sights<'a> {
     /// Pods that are evicted for others.
     victims: BTreeSet<&'a PodUid>,
     /// Number of slots of each group.
-    planned: BTreeMap<&'a str, usize>,
+    planned: BTreeMap<&'a GroupId, usize>,
 }
 
 impl<'a> Sights<'a> {
@@ -156,14 +157,10 @@ impl<'a> Sights<'a> {
             victims: BTreeSet::new(),
             planned: BTreeMap::new(),
         };
-        for PlannedGroup {
-            id, slots, victims, ..
-        } in parts
-        {
-            *sights.planned.entry(id).or_default() += slots.len();
-            sights
-                .victims
-                .extend(victims.iter().map(|victim| &victim.uid));
+        for part in parts {
+            *sights.planned.entry(&part.id).or_default() += part.slots.len();
+            let victims = part.victims.iter().map(|victim| &victim.uid);
+            sights.victims.extend(victims);
         }
         sights
     }
@@ -174,7 +171,7 @@ impl<'a> Sights<'a> {
             member.standing == Standing::Bound && !self.victims.contains(&member.uid)
         });
         let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
-        let planned = self.planned.get(group.id.as_str()).copied().unwrap_or(0);
+        let planned = self.planned.get(&group.id).copied().unwrap_or(0);
         WholeSnapshot {
             is_whole: group.satisfied,
             stays,

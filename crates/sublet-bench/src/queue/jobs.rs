@@ -11,13 +11,13 @@ use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
-use sublet_api::gang_plan::{
-    GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
-};
+use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
 use sublet_api::group::{JobFacts, job_kind, read_job};
 use sublet_api::{keys, object};
 use sublet_client::{Act, Change, Client, ObjectAddress, Write, perform, watch_any};
 use sublet_model::{Allocation, NodeName, Time};
+use sublet_queue::protocol::PlannedGroup;
+use sublet_queue::{GroupId, Slot};
 use sublet_testbed::CONTROLLERS;
 use sublet_testbed::deployed::{self, CONTROLLER};
 
@@ -272,13 +272,13 @@ fn creation(name: &str, jobs: &[JobFacts]) -> Result<Write> {
     let groups = jobs.iter().map(|job| {
         let template = job.shape.roles.first().map(|role| role.template.clone());
         PlannedGroup {
-            id: job.job.to_string().into(),
+            id: GroupId::new(job.job.to_string()),
             quota: "koordinator-default-quota".into(),
             roles: vec![PlannedRole::new(
                 &role,
                 &template.unwrap_or_else(object::Pod::default),
             )],
-            slots: vec![PlannedSlot {
+            slots: vec![Slot {
                 role: Arc::clone(&role),
                 index: 0,
                 node: node.clone(),
@@ -295,7 +295,6 @@ fn creation(name: &str, jobs: &[JobFacts]) -> Result<Write> {
         epoch: 1,
         deadline: Time::from_ms(now).plus_ms(600_000),
         groups: groups.collect(),
-        phase: PlanPhase::Reserved,
     };
     let kind = GroupVersionKind::gvk("sublet.dev", "v1alpha1", "GangPlan");
     Ok(Write {
@@ -304,7 +303,7 @@ fn creation(name: &str, jobs: &[JobFacts]) -> Result<Write> {
             namespace: None,
             name: name.to_owned(),
         },
-        act: Act::Create(plan.to_object()),
+        act: Act::Create(plan_to_object(&plan)),
     })
 }
 

@@ -184,7 +184,7 @@ impl Objects {
             "GangPlan" => {
                 let read = GangPlanObject::deserialize(object);
                 let read = read.map_err(|error| ("spec".to_owned(), error.to_string()))?;
-                let plan = GangPlan::of(&read).map_err(|error| (error.field, error.why))?;
+                let plan = read.read().map_err(|error| (error.field, error.why))?;
                 self.plans.push(plan);
             }
             "PriorityClass" => {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use sublet_api::gang_plan::{GangPlan, SlotEntry, SlotError, SlotKey, slot_from_json};
+use sublet_api::gang_plan::{
+    GangPlan, SlotEntry, SlotError, SlotKey, slot_entries, slot_from_json,
+};
 use sublet_api::object::Pod;
 use sublet_api::{keys, pod_uid};
 use sublet_model::{Entry, PodUid, Standing, Unit};
@@ -19,7 +21,7 @@ pub(super) fn enter(
     taken: &BTreeSet<SlotKey>,
     unit: Unit,
 ) -> Result<(), SlotError> {
-    for SlotEntry { key, of, own } in plan.entries(|role| asked(&role.pod, unit))? {
+    for (key, SlotEntry { of, own }) in slot_entries(plan, |role| asked(&role.pod, unit))? {
         let standing = |uid: &PodUid| Some(cluster.engine.ledger().entry(uid)?.standing);
         let of_pod = of.as_ref().and_then(standing);
         if of_pod == Some(Standing::Bound) || taken.contains(&key) {

@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sublet_api::gang_plan::{
-    GangPlan, MOST_SLOTS, PlanPhase, PlannedGroup, PlannedRole, PlannedSlot,
-};
+use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
 use sublet_api::group::{
     Gathered, NamespaceLabels, QueueScope, QueueSources, QueuedGroup, queued_groups,
 };
 use sublet_api::object::Pod;
-use sublet_api::{QuotaGround, QuotaTotals, Victim, has_gate, is_over, largest_card, pod_uid};
+use sublet_api::{QuotaGround, QuotaTotals, has_gate, is_over, largest_card, pod_uid};
 use sublet_client::{Act, Write};
-use sublet_model::Time;
+use sublet_model::{Time, Victim};
 use sublet_plan::Engine;
+use sublet_queue::protocol::PlannedGroup;
 use sublet_queue::{
-    Amounts, Group, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
+    Amounts, Group, GroupId, QueueDecision, QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
 };
 use sublet_scheduler::ClusterSnapshot;
 
@@ -32,6 +31,9 @@ const WAITS_S: u32 = 600;
 
 /// Time that a plan with victims lasts longer: the victims' grace, and some more.
 const VICTIMS_S: u32 = 120;
+
+/// A group's part of a plan that is written.
+type Planned = PlannedGroup<PlannedRole>;
 
 /// A pod that may have a slot, and which one if it is to be a certain one.
 type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
@@ -218,12 +220,12 @@ impl QueueLook<'_> {
         names: &mut u64,
         round: &mut Round,
     ) {
-        let mut plans: Vec<(Vec<PlannedGroup>, u32)> = Vec::new();
-        let mut open: Vec<PlannedGroup> = Vec::new();
+        let mut plans: Vec<(Vec<Planned>, u32)> = Vec::new();
+        let mut open: Vec<Planned> = Vec::new();
         let live = self.seen.plans.values();
         let live = live.filter_map(|seen| seen.plan.as_deref().ok());
-        let live = live.flat_map(|plan| plan.groups.iter().map(move |part| (&*part.id, plan)));
-        let live: BTreeMap<&str, &GangPlan> = live.collect();
+        let live = live.flat_map(|plan| plan.groups.iter().map(move |part| (&part.id, plan)));
+        let live: BTreeMap<&GroupId, &GangPlan> = live.collect();
         let (mut slots_in, mut waits) = (0, WAITS_S);
         for decision in decisions {
             let (id, slots, victims) = match decision {
@@ -244,7 +246,7 @@ impl QueueLook<'_> {
             let planned = self.planned(queued, slots, victims);
             let waits_s = queued.waits_s.unwrap_or(WAITS_S);
             // A group is in one plan: a second would be given up again at once.
-            if let Some(plan) = live.get(id.as_str()) {
+            if let Some(plan) = live.get(id) {
                 let until = self.now.plus_ms(u64::from(waits_s) * 1_000);
                 let grown = grown(plan, queued, planned, until);
                 let is_due = |step: &Step| step.write.to == plan_address(&plan.name);
@@ -278,19 +280,18 @@ impl QueueLook<'_> {
         }
     }
 
-    fn creation(&self, name: String, groups: Vec<PlannedGroup>, waits_s: u32) -> Step {
+    fn creation(&self, name: String, groups: Vec<Planned>, waits_s: u32) -> Step {
         let plan = GangPlan {
             name: name.as_str().into(),
             version: "".into(),
             epoch: self.epoch,
             deadline: self.now.plus_ms(u64::from(waits_s) * 1_000),
             groups,
-            phase: PlanPhase::Reserved,
         };
         Step {
             write: Write {
                 to: plan_address(&name),
-                act: Act::Create(plan.to_object()),
+                act: Act::Create(plan_to_object(&plan)),
             },
             then: Then::Planned(name),
         }
@@ -308,7 +309,7 @@ impl QueueLook<'_> {
     }
 
     /// A group's part of a plan. Pods that are there get their slots at once.
-    fn planned(&self, queued: &QueuedGroup, slots: &[Slot], victims: Vec<Victim>) -> PlannedGroup {
+    fn planned(&self, queued: &QueuedGroup, slots: &[Slot], victims: Vec<Victim>) -> Planned {
         let mut roles: BTreeMap<&Arc<str>, PlannedRole> = BTreeMap::new();
         let mut free: BTreeMap<&Arc<str>, Vec<Candidate<'_>>> = BTreeMap::new();
         for member in queued.pods.iter().filter(|member| !member.is_bound) {
@@ -346,16 +347,13 @@ impl QueueLook<'_> {
                 let role = PlannedRole::new(&slot.role, sample.unwrap_or(&Pod::default()));
                 roles.insert(&slot.role, role);
             }
-            planned.push(PlannedSlot {
-                role: slot.role.clone(),
-                index: slot.index,
-                node: slot.node.clone(),
-                allocation: slot.allocation.clone(),
+            planned.push(Slot {
                 pod: pod.and_then(|pod| pod_uid(pod).ok()),
+                ..slot.clone()
             });
         }
-        PlannedGroup {
-            id: queued.group.id.as_str().into(),
+        Planned {
+            id: queued.group.id.clone(),
             quota: queued.group.quota.clone(),
             roles: roles.into_values().collect(),
             slots: planned,
@@ -379,17 +377,12 @@ impl QueueLook<'_> {
 
 /// The plan with more slots for a group that runs as a whole; none where the plan has to come to its
 /// end first, because somebody has not started by it.
-fn grown(
-    plan: &GangPlan,
-    queued: &QueuedGroup,
-    more: PlannedGroup,
-    until: Time,
-) -> Option<GangPlan> {
+fn grown(plan: &GangPlan, queued: &QueuedGroup, more: Planned, until: Time) -> Option<GangPlan> {
     let mut plan = GangPlan::clone(plan);
     let [part] = &mut plan.groups[..] else {
         return None;
     };
-    let is_there = |slot: &PlannedSlot| {
+    let is_there = |slot: &Slot| {
         let mut slots = part.slots.iter();
         slots.any(|one| one.role == slot.role && one.index == slot.index)
     };
@@ -407,7 +400,7 @@ fn grown(
     // Whose they are is said when pods come that have none of the plan's.
     let slots = more.slots.into_iter();
     part.slots
-        .extend(slots.map(|slot| PlannedSlot { pod: None, ..slot }));
+        .extend(slots.map(|slot| Slot { pod: None, ..slot }));
     plan.deadline = plan.deadline.max(until);
     Some(plan)
 }

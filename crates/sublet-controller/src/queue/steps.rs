@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod as PodKind;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use sublet_api::gang_plan::{
-    GangPlan, PlannedGroup, SlotKey, SlotMark, slot_from_json, slot_to_json,
+    GangPlan, PlannedRole, SlotMark, plan_to_object, slot_from_json, slot_to_json,
 };
 use sublet_api::group::{JobFacts, JobName, QueuedGroup};
 use sublet_api::object::Pod;
@@ -17,8 +17,7 @@ use sublet_client::{Act, ObjectAddress, Write};
 use sublet_model::{NodeName, PodUid, Time};
 use sublet_queue::GroupId;
 use sublet_queue::protocol::{
-    GroupPlan, GroupSnapshot, PlanSnapshot, PlanState, PlanStep, PodSnapshot, SlotState,
-    next_steps, stranded,
+    GroupSnapshot, PlanSnapshot, PlanStep, PodSnapshot, next_steps, stranded,
 };
 
 use super::memory::Memory;
@@ -56,7 +55,7 @@ pub(crate) struct ProtocolSnapshot<'a> {
     pods: BTreeMap<PodUid, PodSnapshot>,
     sights: BTreeMap<GroupId, GroupSnapshot<'a>>,
     /// The plan of each group that goes before its others.
-    first: BTreeMap<Arc<str>, Arc<str>>,
+    first: BTreeMap<GroupId, Arc<str>>,
     epoch: u64,
     now: Time,
 }
@@ -73,7 +72,7 @@ impl<'a> ProtocolSnapshot<'a> {
                 .values()
                 .filter_map(|seen| seen.plan.as_ref().ok())
         };
-        let mut first: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+        let mut first: BTreeMap<GroupId, Arc<str>> = BTreeMap::new();
         let victims = plans()
             .flat_map(|plan| &plan.groups)
             .flat_map(|group| &group.victims);
@@ -122,9 +121,10 @@ impl<'a> ProtocolSnapshot<'a> {
     ) -> Vec<Step> {
         let is_usable = |node: &NodeName| self.seen.nodes.contains_key(node.as_str());
         let other = |group: &GroupId| {
-            let first = self.first.get(group.as_str());
+            let first = self.first.get(group);
             first.is_some_and(|first| *first != plan.name)
         };
+        let mut slots = plan.groups.iter().flat_map(|group| &group.slots);
         let sight = PlanSnapshot {
             epoch: self.epoch,
             is_confirmed,
@@ -133,9 +133,9 @@ impl<'a> ProtocolSnapshot<'a> {
             groups: &self.sights,
             is_usable: &is_usable,
             has_other_plan: &other,
-            fits: plan.slots().all(|(_, slot)| is_usable(&slot.node)),
+            fits: slots.all(|slot| is_usable(&slot.node)),
         };
-        let due = next_steps(&state_of(plan), &sight).into_iter();
+        let due = next_steps(plan, &sight).into_iter();
         due.filter_map(|step| self.written(step, plan, uid, memory))
             .collect()
     }
@@ -145,26 +145,22 @@ impl<'a> ProtocolSnapshot<'a> {
         let free = self
             .sights
             .values()
-            .filter(|sight| !self.first.contains_key(sight.group.id.as_str()));
-        let steps = free.flat_map(|sight| stranded(sight, &self.pods));
-        let evicted = steps.filter_map(|step| match step {
-            PlanStep::Evict(uid) => self.eviction(&uid, memory),
-            _ => None,
-        });
-        evicted.collect()
+            .filter(|sight| !self.first.contains_key(&sight.group.id));
+        let uids = free.flat_map(|sight| stranded(sight, &self.pods));
+        uids.filter_map(|uid| self.eviction(&uid, memory)).collect()
     }
 
     fn written(
         &self,
-        step: PlanStep,
+        step: PlanStep<PlannedRole>,
         plan: &GangPlan,
         plan_uid: &str,
         memory: &mut Memory,
     ) -> Option<Step> {
         match step {
-            PlanStep::Rewrite(state) => {
-                let is_due = !only_removes(plan, &state) || memory.tidies(&plan.name, self.now);
-                is_due.then(|| rewriting(plan, &state))
+            PlanStep::Rewrite(wanted) => {
+                let is_due = !only_removes(plan, &wanted) || memory.tidies(&plan.name, self.now);
+                is_due.then(|| replacement(&wanted))
             }
             PlanStep::Delete => Some(Step {
                 write: Write {
@@ -182,21 +178,8 @@ impl<'a> ProtocolSnapshot<'a> {
                 memory.give_up(group.as_str(), &plan.name, self.now);
                 switch(self.job(&group)?, true)
             }
-            PlanStep::Ungate(uid, group, slot) | PlanStep::Steer(uid, group, slot) => {
-                let pod = self.seen.pods.get(uid.as_str())?;
-                let key = SlotKey {
-                    plan: plan.name.clone(),
-                    group: group.as_str().into(),
-                    role: slot.role,
-                    index: slot.index,
-                };
-                Some(release(
-                    pod,
-                    SlotMark {
-                        key,
-                        node: slot.node,
-                    },
-                ))
+            PlanStep::Ungate(uid, mark) | PlanStep::Steer(uid, mark) => {
+                Some(release(self.seen.pods.get(uid.as_str())?, mark))
             }
         }
     }
@@ -238,11 +221,9 @@ fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)>
 }
 
 fn sight_of(pod: &Pod) -> PodSnapshot {
-    let slot = mark_of(pod)
-        .map(|SlotMark { key, .. }| (key.plan, GroupId::new(key.group), key.role, key.index));
     PodSnapshot {
         gated: has_gate(pod),
-        slot,
+        slot: mark_of(pod).map(|mark| mark.key),
         bound: NodeName::new(&pod.spec.node_name).ok(),
         going: pod.metadata.deletion_timestamp.is_some(),
     }
@@ -254,65 +235,19 @@ pub(crate) fn mark_of(pod: &Pod) -> Option<SlotMark> {
     slot_from_json(text).ok()
 }
 
-fn state_of(plan: &GangPlan) -> PlanState {
-    let slot = |slot: &sublet_api::gang_plan::PlannedSlot| SlotState {
-        role: slot.role.clone(),
-        index: slot.index,
-        node: slot.node.clone(),
-        pod: slot.pod.clone(),
-    };
-    let group = |group: &PlannedGroup| GroupPlan {
-        group: GroupId::new(group.id.clone()),
-        slots: group.slots.iter().map(slot).collect(),
-        victims: group
-            .victims
-            .iter()
-            .map(|victim| victim.uid.clone())
-            .collect(),
-    };
-    PlanState {
-        name: plan.name.clone(),
-        epoch: plan.epoch,
-        deadline: plan.deadline,
-        groups: plan.groups.iter().map(group).collect(),
-    }
-}
-
 /// Is nothing in the plan to be another but groups that are over? Their slots are in nobody's way for a
 /// moment, and a plan of many groups would be written anew for each of them.
-fn only_removes(plan: &GangPlan, state: &PlanState) -> bool {
-    let before = state_of(plan);
-    let mut left = state.groups.iter().peekable();
-    for part in &before.groups {
+fn only_removes(plan: &GangPlan, wanted: &GangPlan) -> bool {
+    let mut left = wanted.groups.iter().peekable();
+    for part in &plan.groups {
         let _same = left.next_if(|one| *one == part);
     }
-    before.epoch == state.epoch && left.peek().is_none()
-}
-
-/// Puts the plan as it is to be in place of the version that was seen.
-fn rewriting(plan: &GangPlan, state: &PlanState) -> Step {
-    let mut wanted = GangPlan::clone(plan);
-    wanted.epoch = state.epoch;
-    // Groups and slots are taken away from a plan, and stay in their order.
-    let mut parts = state.groups.iter().peekable();
-    wanted.groups.retain_mut(|group| {
-        let part = parts.next_if(|part| part.group.as_str() == &*group.id);
-        let Some(part) = part else {
-            return false;
-        };
-        let mut slots = part.slots.iter().peekable();
-        group.slots.retain_mut(|slot| {
-            let found = slots.next_if(|one| one.role == slot.role && one.index == slot.index);
-            found.map(|one| slot.pod.clone_from(&one.pod)).is_some()
-        });
-        true
-    });
-    replacement(&wanted)
+    plan.epoch == wanted.epoch && left.peek().is_none()
 }
 
 /// Puts a plan in place of the version that it was made from.
 pub(crate) fn replacement(plan: &GangPlan) -> Step {
-    let mut object = plan.to_object();
+    let mut object = plan_to_object(plan);
     object["metadata"] = json!({ "resourceVersion": &*plan.version });
     Step {
         write: Write {
@@ -387,6 +322,8 @@ fn switch(job: &JobFacts, suspend: bool) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
+    use sublet_api::gang_plan::SlotKey;
+
     use super::*;
 
     /// Annotations that somebody wrote since would be wiped out.
@@ -402,7 +339,7 @@ mod tests {
             }));
             let key = SlotKey {
                 plan: "plan".into(),
-                group: "g".into(),
+                group: GroupId::new("g"),
                 role: "w".into(),
                 index: 0,
             };

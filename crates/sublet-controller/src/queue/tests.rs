@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS};
+use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS, slot_entries};
 use sublet_api::group::QueueScope;
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::node_rules;
@@ -120,8 +120,8 @@ impl World {
     fn slots(&self) -> Vec<Entry> {
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
-        let slots = plans.flat_map(|plan| plan.entries(|role| role.claim(Unit::MiB)).unwrap());
-        let slots = slots.map(|slot| Entry {
+        let slots = plans.map(|plan| slot_entries(plan, |role| role.claim(Unit::MiB)).unwrap());
+        let slots = slots.flat_map(BTreeMap::into_values).map(|slot| Entry {
             uid: slot.of.unwrap_or(slot.own.uid.clone()),
             ..slot.own
         });

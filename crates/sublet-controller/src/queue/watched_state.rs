@@ -146,7 +146,7 @@ impl WatchedState {
             Change::Set(object) => {
                 let name = object.metadata.name.clone();
                 self.list("plans", || name.clone());
-                let plan = GangPlan::of(&object);
+                let plan = object.read();
                 let seen = WatchedPlan {
                     uid: object.metadata.uid.clone(),
                     plan: plan.map(Arc::new).map_err(|error| error.to_string()),

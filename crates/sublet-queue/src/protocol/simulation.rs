@@ -11,6 +11,7 @@ mod faults;
 mod objects;
 
 use fastrand::Rng;
+use sublet_model::{Allocation, PodKey};
 
 use self::objects::{Objects, Owner, group_of, node, sight_of};
 use super::*;
@@ -26,15 +27,15 @@ const QUIET: u64 = 1_000;
 
 #[derive(Clone)]
 enum Sent {
-    Create(PlanState),
-    Plan(Arc<str>, u64, PlanStep),
-    Pod(Arc<str>, PlanStep),
+    Create(QueuePlan<()>),
+    Plan(Arc<str>, u64, PlanStep<()>),
+    Pod(Arc<str>, PlanStep<()>),
     Satisfied(GroupId),
 }
 
 impl Sent {
     /// A step of a plan that was seen in this version.
-    fn of(plan: &Arc<str>, version: u64, step: PlanStep) -> Sent {
+    fn of(plan: &Arc<str>, version: u64, step: PlanStep<()>) -> Sent {
         match step {
             PlanStep::Rewrite(_) | PlanStep::Delete => Sent::Plan(plan.clone(), version, step),
             _ => Sent::Pod(plan.clone(), step),
@@ -177,13 +178,13 @@ impl Play {
                     is_usable: &|node| !sees.lost.contains(node),
                     has_other_plan: &|group| {
                         sees.plans.range(..name.clone()).any(|(_, (_, other))| {
-                            other.groups.iter().any(|part| part.group == *group)
+                            other.groups.iter().any(|part| part.id == *group)
                         })
                     },
                     fits: true,
                 },
             );
-            planned.extend(plan.groups.iter().map(|part| &part.group));
+            planned.extend(plan.groups.iter().map(|part| &part.id));
             for step in steps {
                 self.under_way.push((who, Sent::of(name, *version, step)));
             }
@@ -202,7 +203,7 @@ impl Play {
             }
             let name: Arc<str> = Arc::from("none");
             let sent = stranded.into_iter();
-            let sent = sent.map(|step| (who, Sent::Pod(name.clone(), step)));
+            let sent = sent.map(|uid| (who, Sent::Pod(name.clone(), PlanStep::Evict(uid))));
             self.under_way.extend(sent);
         }
     }
@@ -224,7 +225,10 @@ impl Play {
                 && let Some(node) = pod.bound.clone()
                 && !sees.lost.contains(&node)
             {
-                victims.push(uid.clone());
+                victims.push(Victim {
+                    pod: PodKey::new("a", uid.as_str()).unwrap(),
+                    uid: uid.clone(),
+                });
                 nodes.push(node);
             }
         }
@@ -233,19 +237,23 @@ impl Play {
         }
         self.version += 1;
         let slots = (0..).zip(nodes.into_iter().take(missing));
-        let slot = |(index, node)| SlotState {
+        let slot = |(index, node)| Slot {
             role: Arc::from("w"),
             index,
             node,
+            allocation: Allocation::default(),
             pod: None,
         };
-        let part = GroupPlan {
-            group: sight.group.id.clone(),
+        let part = PlannedGroup {
+            id: sight.group.id.clone(),
+            quota: sight.group.quota.clone(),
+            roles: Vec::new(),
             slots: slots.map(slot).collect(),
             victims,
         };
-        let plan = PlanState {
+        let plan = QueuePlan {
             name: Arc::from(format!("p{:08}", self.version)),
+            version: Arc::from(""),
             epoch: leader.epoch,
             deadline: Time::from_ms(self.now + PATIENCE),
             groups: vec![part],
@@ -275,11 +283,9 @@ impl Play {
         let version = self.version;
         match sent {
             Sent::Create(plan) => {
-                self.victims.extend(
-                    plan.groups
-                        .iter()
-                        .flat_map(|part| part.victims.iter().cloned()),
-                );
+                let victims = plan.groups.iter().flat_map(|part| &part.victims);
+                self.victims
+                    .extend(victims.map(|victim| victim.uid.clone()));
                 objects
                     .plans
                     .entry(plan.name.clone())
@@ -308,10 +314,10 @@ impl Play {
                         pod.going |= !self.faults || self.chance.u64(..3) > 0;
                     }
                 }
-                PlanStep::Ungate(uid, group, slot) | PlanStep::Steer(uid, group, slot) => {
+                PlanStep::Ungate(uid, mark) | PlanStep::Steer(uid, mark) => {
                     if let Some((_, pod)) = objects.pods.get_mut(&uid) {
                         pod.gated = false;
-                        pod.slot = Some((plan, group, slot.role, slot.index));
+                        pod.slot = Some(mark.key);
                     }
                 }
                 PlanStep::Release(group) => {
@@ -341,15 +347,15 @@ impl Play {
             !pod.gated && pod.bound.is_none() && !pod.going && !self.own.contains_key(*uid)
         });
         for (uid, (_, pod)) in waiting {
-            let Some((plan, group, role, index)) = &pod.slot else {
+            let Some(key) = &pod.slot else {
                 continue;
             };
-            let Some((_, plan)) = self.sees.plans.get(plan) else {
+            let Some((_, plan)) = self.sees.plans.get(&key.plan) else {
                 continue;
             };
-            let parts = plan.groups.iter().filter(|part| part.group == *group);
+            let parts = plan.groups.iter().filter(|part| part.id == key.group);
             let mut slots = parts.flat_map(|part| &part.slots);
-            let slot = slots.find(|slot| slot.role == *role && slot.index == *index);
+            let slot = slots.find(|slot| slot.role == key.role && slot.index == key.index);
             let Some(slot) = slot.filter(|slot| slot.pod.as_ref().is_none_or(|of| of == uid))
             else {
                 continue;

@@ -1,6 +1,6 @@
 //! One plan of one group of two members, seen at every stage; the due steps are a list of words.
 
-use sublet_model::{Claim, Class, Host};
+use sublet_model::{Allocation, Claim, Class, Host, PodKey};
 use sublet_plan::stock::PodRules;
 
 use super::*;
@@ -120,11 +120,16 @@ impl World {
     fn let_go(&mut self, name: &str, index: u32, bound: Option<&str>) {
         let pod = self.pod(name);
         pod.gated = false;
-        pod.slot = Some((Arc::from("p"), id(), Arc::from("w"), index));
+        pod.slot = Some(SlotKey {
+            plan: Arc::from("p"),
+            group: id(),
+            role: Arc::from("w"),
+            index,
+        });
         pod.bound = bound.map(node);
     }
 
-    fn steps(&self, plan: &PlanState) -> Vec<PlanStep> {
+    fn steps(&self, plan: &QueuePlan<()>) -> Vec<PlanStep<()>> {
         let waiting = self.waiting.iter();
         let seen = GroupSnapshot {
             group: &self.group,
@@ -151,8 +156,8 @@ impl World {
     }
 
     /// The steps in words.
-    fn says(&self, plan: &PlanState) -> String {
-        let word = |step: PlanStep| match step {
+    fn says(&self, plan: &QueuePlan<()>) -> String {
+        let word = |step: PlanStep<()>| match step {
             PlanStep::Rewrite(plan) => {
                 let slots = plan.groups.iter().flat_map(|part| &part.slots);
                 let pods = slots.map(|slot| slot.pod.as_ref().map_or("-", PodUid::as_str));
@@ -160,8 +165,8 @@ impl World {
             }
             PlanStep::Evict(pod) => format!("evict {pod}"),
             PlanStep::Release(_) => "release".to_owned(),
-            PlanStep::Ungate(pod, _, slot) => format!("ungate {pod} {}", slot.index),
-            PlanStep::Steer(pod, _, slot) => format!("steer {pod} {}", slot.index),
+            PlanStep::Ungate(pod, mark) => format!("ungate {pod} {}", mark.key.index),
+            PlanStep::Steer(pod, mark) => format!("steer {pod} {}", mark.key.index),
             PlanStep::Requeue(_) => "requeue".to_owned(),
             PlanStep::Delete => "delete".to_owned(),
         };
@@ -171,19 +176,23 @@ impl World {
 }
 
 /// A plan with a slot on n1 and one on n2, for these pods.
-fn plan(pods: [&str; 2]) -> PlanState {
-    let slot = |(index, pod): (u32, &str)| SlotState {
+fn plan(pods: [&str; 2]) -> QueuePlan<()> {
+    let slot = |(index, pod): (u32, &str)| Slot {
         role: Arc::from("w"),
         index,
         node: node(["n1", "n2"][index as usize]),
+        allocation: Allocation::default(),
         pod: (!pod.is_empty()).then(|| uid(pod)),
     };
-    PlanState {
+    QueuePlan {
         name: Arc::from("p"),
+        version: Arc::from(""),
         epoch: 7,
         deadline: NOW.plus_ms(1_000),
-        groups: vec![GroupPlan {
-            group: id(),
+        groups: vec![PlannedGroup {
+            id: id(),
+            quota: Arc::from("a"),
+            roles: Vec::new(),
             slots: (0..).zip(pods).map(slot).collect(),
             victims: Vec::new(),
         }],
@@ -194,7 +203,10 @@ fn plan(pods: [&str; 2]) -> PlanState {
 fn a_group_is_let_go_step_by_step() {
     let mut world = World::new(&[]);
     let mut with_victim = plan(["", ""]);
-    with_victim.groups[0].victims = vec![uid("v")];
+    with_victim.groups[0].victims = vec![Victim {
+        pod: PodKey::new("b", "v").unwrap(),
+        uid: uid("v"),
+    }];
     world.suspended = true;
     world.pod("v");
     assert_eq!(world.says(&with_victim), "evict v");
@@ -225,7 +237,7 @@ fn a_group_that_stays_as_it_is_does_not_wait_for_the_rewriting_of_others() {
     let with_gone = |pods: [&str; 2]| {
         let mut plan = plan(pods);
         let mut gone = plan.groups[0].clone();
-        gone.group = GroupId::new("podgroup/a/gone");
+        gone.id = GroupId::new("podgroup/a/gone");
         plan.groups.push(gone);
         plan
     };
@@ -351,7 +363,7 @@ fn members_without_a_plan_do_not_stay_as_a_part_of_a_gang() {
     };
     // Who came by no plan is left alone.
     world.group = group(3, &["a", "x"]);
-    assert_eq!(go(&world), [PlanStep::Evict(uid("a"))]);
+    assert_eq!(go(&world), [uid("a")]);
     world.group = group(2, &["a", "x"]);
     assert_eq!(go(&world), []);
     world.group = group(3, &["a", "x"]);

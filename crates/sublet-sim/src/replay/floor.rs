@@ -66,6 +66,7 @@ impl Ground {
                     index,
                     node: placed.node.clone(),
                     allocation: placed.allocation.clone()?,
+                    pod: None,
                 });
             }
         }

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_model::{Class, NodeName, PodUid, Standing, Time};
-use sublet_queue::{Gang, GangRole, Group, GroupId, Member};
+use sublet_queue::{Gang, GangRole, Group, GroupId, Member, SlotKey};
 
 use super::build::{GangParts, Parts, RoleParts, is_bound};
 use super::{MemberPod, PlanSlots, QueuedGroup};
-use crate::gang_plan::SlotKey;
 use crate::group::field::moment;
 use crate::group::gang::namespace_of;
 use crate::group::job::JobProgress;
@@ -26,6 +25,7 @@ impl<'a> Parts<'a> {
         let late = late.map(|role| Arc::clone(&role.name)).collect();
         let (class, started, pods) = (self.class(), self.started(), self.member_pods());
         let Parts { id, terms, job, .. } = self;
+        let id = GroupId::new(id);
         let runs_for = job.and_then(|job| job.shape.runs_for_s);
         let mut is_satisfied = true;
         let mut gangs = Vec::new();
@@ -36,7 +36,7 @@ impl<'a> Parts<'a> {
         }
         QueuedGroup {
             group: Group {
-                id: GroupId::new(id),
+                id,
                 quota: self.quota,
                 priority: self.priority,
                 class,
@@ -99,7 +99,7 @@ impl<'a> Parts<'a> {
 
 impl GangParts<'_> {
     /// The gang with its members, and whether enough of them are on nodes.
-    fn finish(self, group: &Arc<str>, slots: &PlanSlots<'_>) -> (Gang, bool) {
+    fn finish(self, group: &GroupId, slots: &PlanSlots<'_>) -> (Gang, bool) {
         let (mut n_bound, mut n_later) = (self.succeeded, 0u32);
         let mut roles = Vec::new();
         for role in self.roles {
@@ -141,7 +141,7 @@ impl RoleParts<'_> {
     }
 
     /// Members that have a place: pods on nodes, and slots of plans whose pod is not on a node yet.
-    fn members(&self, group: &Arc<str>, slots: &PlanSlots<'_>) -> Vec<Member> {
+    fn members(&self, group: &GroupId, slots: &PlanSlots<'_>) -> Vec<Member> {
         let mut wanted: Vec<(Option<u32>, PodUid, NodeName, Standing)> = Vec::new();
         let mut on_nodes = BTreeSet::new();
         for (pod, index) in self.pods.iter().filter(|(pod, _)| is_bound(pod)) {
@@ -151,13 +151,8 @@ impl RoleParts<'_> {
             }
         }
         for &(plan, slot) in slots.iter().filter(|(_, slot)| slot.role == self.name) {
-            let key = || SlotKey {
-                plan: Arc::clone(plan),
-                group: Arc::clone(group),
-                role: Arc::clone(&slot.role),
-                index: slot.index,
-            };
-            let uid = slot.pod.clone().map_or_else(|| key().uid(), Ok);
+            let own = || SlotKey::of(plan, group, slot).uid();
+            let uid = slot.pod.clone().map_or_else(own, Ok);
             let Some(uid) = uid.ok().filter(|uid| !on_nodes.contains(uid)) else {
                 continue;
             };

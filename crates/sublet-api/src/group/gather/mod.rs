@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{MiB, PodUid, Time, Unit};
-use sublet_queue::{Group, GroupId};
+use sublet_queue::{Group, GroupId, Slot};
 
 use self::build::Parts;
 use super::field::GroupError;
 use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of};
 use super::job::{JOB_KINDS, JobFacts, JobMember, JobName, JobProgress, job_of};
 use super::member::ShapeMemo;
-use crate::gang_plan::{GangPlan, PlannedSlot};
+use crate::gang_plan::GangPlan;
 use crate::object::Pod;
 use crate::pod::is_over;
 use crate::quota_index::QuotaIndex;
@@ -134,7 +134,7 @@ pub fn gather<'a>(sources: GroupSources<'a>, memo: &'a mut ShapeMemo) -> Gathere
 }
 
 /// The slots that a group has, each with its plan's name.
-type PlanSlots<'a> = Vec<(&'a Arc<str>, &'a PlannedSlot)>;
+type PlanSlots<'a> = Vec<(&'a Arc<str>, &'a Slot)>;
 
 /// A pod of a job, and which member it is.
 type JobPods<'a> = Vec<(&'a Pod, JobMember)>;
@@ -167,7 +167,7 @@ fn slots_of<'a>(plans: &[&'a GangPlan]) -> BTreeMap<&'a str, PlanSlots<'a>> {
     for plan in plans {
         for group in &plan.groups {
             let own = group.slots.iter().map(|slot| (&plan.name, slot));
-            slots.entry(&group.id).or_default().extend(own);
+            slots.entry(group.id.as_str()).or_default().extend(own);
         }
     }
     slots

@@ -1,12 +1,12 @@
 //! Groups of many objects: their pods, their roles, and their members that have a place.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use sublet_model::{MiB, Time, Unit};
+use sublet_queue::protocol::PlannedGroup;
+use sublet_queue::{GroupId, Slot};
 
 use super::{json, pod, read};
-use crate::gang_plan::{GangPlan, PlanPhase, PlannedGroup, PlannedSlot};
+use crate::gang_plan::GangPlan;
 use crate::group::{
     Gathered, GroupSources, JobFacts, PodGroupFacts, ShapeMemo, gather, job_kind, read_job,
     read_pod_group,
@@ -232,7 +232,7 @@ fn a_job_has_its_members_before_it_has_pods() {
 #[test]
 fn slots_of_plans_are_members_until_a_pod_is_bound() {
     let mut world = World::of(&[tf_job(false), tf_pod("w", "worker", 1, "nodeName: n2")]);
-    let slot = |index: u32, node: &str, pod: Option<&str>| PlannedSlot {
+    let slot = |index: u32, node: &str, pod: Option<&str>| Slot {
         role: "worker".into(),
         index,
         node: sublet_model::NodeName::new(node).unwrap(),
@@ -245,13 +245,12 @@ fn slots_of_plans_are_members_until_a_pod_is_bound() {
         epoch: 1,
         deadline: Time::from_ms(0),
         groups: vec![PlannedGroup {
-            id: Arc::from("tfjob/ns/t"),
+            id: GroupId::new("tfjob/ns/t"),
             quota: "q".into(),
             roles: Vec::new(),
             slots: vec![slot(0, "n3", None), slot(1, "n2", Some("u-w"))],
             victims: Vec::new(),
         }],
-        phase: PlanPhase::Released,
     });
     let expected = "tfjob/ns/t prio 100; t min 3: ps 1/1 worker 2/2 0=n3 1=n2";
     assert_eq!(world.outline(), [expected]);

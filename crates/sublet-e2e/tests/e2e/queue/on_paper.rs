@@ -196,8 +196,7 @@ async fn compare(world: &World, policy: &str, paper: &Value, count: &mut Count) 
         // Plans of an earlier look are only taken over.
         let Change::Set(plan) = change else { continue };
         if !known.contains(&plan.metadata.name) {
-            let plan = GangPlan::of(&plan).map_err(|error| anyhow::anyhow!("{}", error.why))?;
-            started.extend(starts(&plan));
+            started.extend(starts(&plan.read()?));
         }
     }
     for (group, start) in &starting {

@@ -18,7 +18,7 @@ pub(super) struct Owner {
 /// Objects of the API server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Objects {
-    pub(super) plans: BTreeMap<Arc<str>, (u64, PlanState)>,
+    pub(super) plans: BTreeMap<Arc<str>, (u64, QueuePlan<()>)>,
     pub(super) pods: BTreeMap<PodUid, (GroupId, PodSnapshot)>,
     pub(super) groups: BTreeMap<GroupId, Owner>,
     pub(super) lost: BTreeSet<NodeName>,
@@ -44,7 +44,7 @@ pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
     let own = sees.pods.iter().filter(|(_, (group, _))| group == id);
     let bound = own.filter_map(|(uid, (_, pod))| {
         Some(Member {
-            index: pod.slot.as_ref().map_or(0, |slot| slot.3),
+            index: pod.slot.as_ref().map_or(0, |slot| slot.index),
             uid: uid.clone(),
             node: pod.bound.clone()?,
             standing: Standing::Bound,
