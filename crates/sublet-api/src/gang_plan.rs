@@ -22,7 +22,7 @@ use sublet_queue::{GroupId, MOST_MEMBERS, Slot};
 pub use sublet_queue::{SlotKey, SlotMark};
 
 pub use self::entries::{SlotEntry, SlotError, slot_entries};
-pub use self::slot::{SlotTextError, slot_from_json, slot_to_json};
+pub use self::slot::{SlotTextError, slot_from_json, slot_of, slot_to_json};
 use crate::allocation::{GrantJson, allocation_of_grants, grants_of};
 use crate::dialect::{self, ClaimError};
 use crate::machine::host_of;

@@ -7,18 +7,18 @@
 //! together, and no member is evicted without such a proof.
 //!
 //! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that
-//! wait); decision, slot, reason, rules (results and settings); accounts, order, place, least, reclaim,
-//! empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol (the way
-//! a decision is carried out).
+//! wait); decision, slot, reason, rules (results and settings); accounts, order, place, least,
+//! reclaim, empty, memo (the parts of a tick); plan (the tick) with count, start and keep; protocol
+//! (the way a decision is carried out).
 //!
 //! # Modules
 //! - `divide`: one amount among siblings with minima, limits and weights. `tree`: quotas in
 //!   trees, and what each is entitled to.
 //! - `group`: a waiting group. `need`: its members that start together, and those that may come
 //!   later.
-//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/count` counts
-//!   what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for a
-//!   group that has waited long. `rules`: settings of a site.
+//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/count`
+//!   counts what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for
+//!   a group that has waited long. `rules`: settings of a site.
 //! - `accounts`: the use and the entitlement of quotas. `order`: the order of groups. `place`: a
 //!   place for all members, or for none. `reclaim`: the possible victims, and the rule for each;
 //!   `least`: the victims that cannot be spared. `empty`: groups that could not start on empty

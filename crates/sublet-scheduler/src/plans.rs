@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use sublet_api::gang_plan::{
     GangPlanObject, PlannedRole, SlotEntry, SlotKey, SlotMark, slot_entries, slot_from_json,
+    slot_of,
 };
 use sublet_api::group::gang_of;
 use sublet_api::keys;
@@ -226,8 +227,7 @@ impl State {
         if let Some(key) = self.plans.held.remove(uid) {
             self.plans.names.remove(&key);
         }
-        let said = pod.metadata.annotations.get(keys::SLOT);
-        if let Some(mark) = said.and_then(|text| slot_from_json(text).ok()) {
+        if let Some(mark) = slot_of(pod) {
             self.plans.take(&mark.key, uid);
         }
     }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use sublet_model::{NameError, NodeName};
 use sublet_queue::{GroupId, SlotKey, SlotMark};
 
+use crate::keys;
+use crate::object::Pod;
+
 /// Reason why a text does not give a pod's slot.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotTextError {
@@ -62,6 +65,12 @@ pub fn slot_from_json(text: &str) -> Result<SlotMark, SlotTextError> {
     };
     mark.key.uid()?;
     Ok(mark)
+}
+
+/// Slot that a pod says it has. A text that cannot be read counts as none: the extender reports it.
+#[must_use]
+pub fn slot_of(pod: &Pod) -> Option<SlotMark> {
+    slot_from_json(pod.metadata.annotations.get(keys::SLOT)?).ok()
 }
 
 #[cfg(test)]

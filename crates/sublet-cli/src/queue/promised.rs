@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use sublet_api::gang_plan::{
-    GangPlan, SlotEntry, SlotError, SlotKey, slot_entries, slot_from_json,
-};
+use sublet_api::gang_plan::{GangPlan, SlotEntry, SlotError, SlotKey, slot_entries, slot_of};
 use sublet_api::object::Pod;
-use sublet_api::{keys, pod_uid};
+use sublet_api::pod_uid;
 use sublet_model::{Entry, PodUid, Standing, Unit};
 
 use crate::verdict::{Cluster, asked};
@@ -42,9 +40,6 @@ pub(super) fn taken<'a>(
 ) -> BTreeSet<SlotKey> {
     let ledger = cluster.engine.ledger();
     let is_there = |pod: &&Pod| pod_uid(pod).is_ok_and(|uid| ledger.entry(&uid).is_some());
-    let said = pods.filter(is_there);
-    let said = said.filter_map(|pod| pod.metadata.annotations.get(keys::SLOT));
-    said.filter_map(|text| slot_from_json(text).ok())
-        .map(|mark| mark.key)
-        .collect()
+    let said = pods.filter(is_there).filter_map(slot_of);
+    said.map(|mark| mark.key).collect()
 }

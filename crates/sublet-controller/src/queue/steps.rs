@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod as PodKind;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use sublet_api::gang_plan::{
-    GangPlan, PlannedRole, SlotMark, plan_to_object, slot_from_json, slot_to_json,
+    GangPlan, PlannedRole, SlotMark, plan_to_object, slot_of, slot_to_json,
 };
 use sublet_api::group::{JobFacts, JobName, QueuedGroup};
 use sublet_api::object::Pod;
@@ -223,16 +223,10 @@ fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)>
 fn sight_of(pod: &Pod) -> PodSnapshot {
     PodSnapshot {
         gated: has_gate(pod),
-        slot: mark_of(pod).map(|mark| mark.key),
+        slot: slot_of(pod).map(|mark| mark.key),
         bound: NodeName::new(&pod.spec.node_name).ok(),
         going: pod.metadata.deletion_timestamp.is_some(),
     }
-}
-
-/// The slot that a pod says it has.
-pub(crate) fn mark_of(pod: &Pod) -> Option<SlotMark> {
-    let text = pod.metadata.annotations.get(keys::SLOT)?;
-    slot_from_json(text).ok()
 }
 
 /// Is nothing in the plan to be another but groups that are over? Their slots are in nobody's way for a

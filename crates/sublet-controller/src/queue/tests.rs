@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS, slot_entries};
+use sublet_api::gang_plan::{GangPlanObject, MOST_SLOTS, slot_entries, slot_of};
 use sublet_api::group::QueueScope;
 use sublet_api::object::{Node, Pod};
 use sublet_api::stock::node_rules;
@@ -26,7 +26,7 @@ use super::memory::Memory;
 use super::report::StatusReport;
 use super::reporter::Room;
 use super::round::{QueueLook, Round};
-use super::steps::{Step, Then, mark_of};
+use super::steps::{Step, Then};
 use super::watched_state::WatchedState;
 use super::watching::KOORDINATOR;
 
@@ -194,7 +194,7 @@ impl World {
         let slots = self.slots();
         let pods: Vec<Pod> = self.seen.pods.values().map(|pod| Pod::clone(pod)).collect();
         for mut pod in pods {
-            let mark = mark_of(&pod);
+            let mark = slot_of(&pod);
             if let Some(mark) = mark.filter(|_| pod.spec.node_name.is_empty()) {
                 pod.spec.node_name = mark.node.to_string();
                 let of = slots

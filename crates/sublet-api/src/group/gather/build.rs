@@ -7,7 +7,7 @@ use sublet_model::Time;
 use sublet_queue::MemberShape;
 
 use super::{GangPods, Gathering, GroupSources, JobPods};
-use crate::gang_plan::{SlotMark, slot_from_json};
+use crate::gang_plan::slot_of;
 use crate::group::field::{GroupError, moment};
 use crate::group::gang::{GangName, GangTerms, namespace_of};
 use crate::group::job::JobFacts;
@@ -344,12 +344,6 @@ fn has_succeeded(pod: &Pod) -> bool {
 fn is_preemptible(pod: &Pod) -> bool {
     let label = pod.metadata.labels.get(keys::QUOTA_PREEMPTIBLE);
     label.is_none_or(|label| label != "false")
-}
-
-/// Slot for which a pod was let start. An unreadable mark counts as none: the extender reports it.
-fn slot_of(pod: &Pod) -> Option<SlotMark> {
-    let text = pod.metadata.annotations.get(keys::SLOT)?;
-    slot_from_json(text).ok()
 }
 
 fn created(pod: &Pod) -> Option<Time> {
