@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sublet_api::object::Pod;
-use sublet_client::{Client, Pods, list};
+use sublet_client::{Client, Pods, Write, WriteError, list, perform};
 use sublet_model::{NodeName, Pauses};
 use tokio::time::timeout;
 
@@ -50,6 +50,11 @@ pub(crate) async fn in_time<T>(
     }
 }
 
+/// Sends a write as the agent, and waits for its answer, but not for ever.
+pub(crate) async fn send(client: &Client, write: &Write) -> Result<(), WriteError> {
+    perform(client, write, "sublet-agent", CALL_TIME).await
+}
+
 /// May the same call succeed a moment later? Not where the server has answered that it
 /// is wrong: no such pod, another pod of that name, no right to.
 pub(crate) fn is_passing(error: &CallError) -> bool {
@@ -57,6 +62,11 @@ pub(crate) fn is_passing(error: &CallError) -> bool {
         CallError::Server(kube::Error::Api(status)) => status.code >= 500 || status.code == 429,
         CallError::Server(_) | CallError::Late | CallError::NotYet => true,
     }
+}
+
+/// Is the same write in vain also a moment later?
+pub(crate) fn is_final(error: &WriteError) -> bool {
+    matches!(error, WriteError::Refused { code, .. } if *code != 429)
 }
 
 pub(crate) fn now_ns() -> u64 {

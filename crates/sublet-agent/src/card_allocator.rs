@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sublet_client::{Client, patch_pod_annotations};
+use sublet_client::{Client, Write};
 use sublet_kubelet::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, ContainerPreferredAllocationRequest,
 };
@@ -18,7 +18,7 @@ use tonic::Status;
 use tracing::debug;
 
 use crate::allocate::{AllocateError, AllocationResponse, Given, KubeletAsk, Site, decide, prefer};
-use crate::api_calls::{in_time, is_passing, now_ns};
+use crate::api_calls::{is_final, is_passing, now_ns, send};
 use crate::card_injector::{CardInjector, Patience};
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::inject::Injection;
@@ -241,10 +241,10 @@ impl CardAllocator {
                 annotations,
                 ..
             } = handed;
-            let patch = patch_pod_annotations(&self.client, pod, uid, annotations);
-            match in_time(patch).await {
+            let write = Write::pod_annotations(pod, uid, annotations);
+            match send(&self.client, &write).await {
                 Ok(()) => return Ok(()),
-                Err(error) if started.elapsed() >= SERVER_PATIENCE || !is_passing(&error) => {
+                Err(error) if started.elapsed() >= SERVER_PATIENCE || is_final(&error) => {
                     let why = format!("pod {pod}: its hand-over cannot be noted on it: {error}");
                     return Err(Status::unavailable(why));
                 }

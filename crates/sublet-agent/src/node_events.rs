@@ -5,12 +5,12 @@
 use std::convert::Infallible;
 
 use jiff::Timestamp;
-use sublet_client::{Client, EventText, post_node_event};
+use sublet_client::{Client, EventText, reference, warning};
 use sublet_model::NodeName;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use crate::api_calls::{in_time, now_ns};
+use crate::api_calls::send;
 
 /// Most events that wait to be posted. Each names one card or one container of the node.
 const WAITING_MAX: usize = 64;
@@ -52,10 +52,12 @@ impl EventPost {
     /// Posts one after the other, for ever. One that the API server does not take is not tried again:
     /// it may be full.
     pub(crate) async fn keep(mut self) -> Infallible {
+        // As kubelet refers to it: `kubectl describe node` looks for the name in place of the UID.
+        let node = self.node.as_str();
+        let about = reference("v1", "Node", "", node, node);
         while let Some(text) = self.waiting.recv().await {
-            let at = Timestamp::now().to_string();
-            let posted = post_node_event(&self.client, &self.node, (now_ns(), &at), &text);
-            if let Err(error) = in_time(posted).await {
+            let event = warning("sublet-agent", &about, &text, Timestamp::now());
+            if let Err(error) = send(&self.client, &event).await {
                 warn!(reason = text.reason, %error, "event not posted");
             }
         }

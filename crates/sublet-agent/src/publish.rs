@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use sublet_api::object::Node;
 use sublet_api::{Handed, handed_to_json, keys, whole_number};
-use sublet_client::{Client, patch_node_annotations, patch_node_capacity};
+use sublet_client::{Client, Write, WriteError};
 use sublet_model::NodeName;
 use tracing::info;
+
+use crate::api_calls::send;
 
 pub(crate) mod device;
 pub mod measured;
@@ -70,16 +72,17 @@ pub async fn publish(
     client: &Client,
     node: &NodeName,
     missing: &Missing,
-) -> Result<(), kube::Error> {
+) -> Result<(), WriteError> {
     if !missing.annotations.is_empty() {
         let only_for = missing.only_for.as_deref();
-        patch_node_annotations(client, node, &missing.annotations, only_for).await?;
+        let write = Write::node_annotations(node, &missing.annotations, only_for);
+        send(client, &write).await?;
         let texts = missing.annotations.values().flatten();
         let bytes: usize = texts.map(String::len).sum();
         info!(%node, bytes, "annotations published");
     }
     if !missing.amounts.is_empty() {
-        patch_node_capacity(client, node, &missing.amounts).await?;
+        send(client, &Write::node_capacity(node, &missing.amounts)).await?;
         info!(%node, amounts = ?missing.amounts, "amounts published");
     }
     Ok(())

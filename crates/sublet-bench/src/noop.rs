@@ -19,7 +19,7 @@ use serde::Serialize;
 use sublet_api::extender::{
     BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority, PreemptArgs, PreemptResult,
 };
-use sublet_client::{Client, bind_pod, connect};
+use sublet_client::{Client, Write, connect, perform};
 use sublet_model::{NodeName, PodKey, PodUid};
 
 /// The largest body that it accepts, in bytes: the same as ours.
@@ -144,9 +144,9 @@ async fn outcome(noop: &Noop, body: &[u8]) -> Result<(), String> {
     let uid = PodUid::new(&args.pod_uid).map_err(name)?;
     let node = NodeName::new(&args.node).map_err(name)?;
     let deadline = Duration::from_secs(5);
-    bind_pod(&noop.client, &pod, &uid, &node, &[].into(), deadline)
-        .await
-        .map_err(|why| format!("{why:?}"))
+    let write = Write::bind(&pod, &uid, &node, &[].into());
+    let bound = perform(&noop.client, &write, "noop", deadline).await;
+    bound.map_err(|why| why.to_string())
 }
 
 async fn preempt(body: Bytes) -> Response {

@@ -1,17 +1,18 @@
-//! The API server as Sublet's processes call it: slim lists and watches, the one write that
-//! binds a pod, patches of annotations, events, writes of any object (`any`), and whole objects for
-//! commands that set a cluster up (`whole`).
+//! The API server as Sublet's processes call it: slim lists and watches, one writer of objects, one
+//! of events, and whole objects for commands that set a cluster up.
 //!
 //! It moves bytes and decides nothing: what an answer means is for `sublet-plan`. Objects
 //! are read into `sublet_api::object`, so fields nobody uses are never kept.
 //!
 //! # Modules
-//! Lists and watches that read only the fields we need, the Binding, patches, events. `any`:
-//! writes of any object as data (create, replace, server-side apply, also of a status). `whole`:
-//! objects of any kind, for `sublet install`. It decides nothing.
+//! - `slim`: lists and watches that read only the fields we need.
+//! - `write`: writes of any object as data: create, replace, server-side apply and patches, also of
+//!   a status, evictions and the Binding of a pod. `event`: what events are made of.
+//! - `whole`: objects of any kind, for `sublet install`.
+//! - `agent_port`: the way to an agent's port through the API server.
 
 mod agent_port;
-mod any;
+mod event;
 mod slim;
 mod whole;
 mod write;
@@ -22,7 +23,7 @@ use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 pub use agent_port::{AgentConnection, AgentPod, find_agent};
-pub use any::{Act, ObjectAddress, Write, perform, perform_returning, read_object};
+pub use event::{EventText, event, event_address, pod_reference, reference, warning};
 pub use kube::Client;
 pub use slim::{
     Budgets, Change, ConfigMaps, ElasticQuotas, Flavors, GangPlans, Namespaces, Nodes, ObjectKind,
@@ -30,10 +31,7 @@ pub use slim::{
     read_pod, watch, watch_any, watch_definitions, watch_some,
 };
 pub use whole::{apply_whole, delete_whole, list_whole, may, merge_whole};
-pub use write::{
-    EventText, PodEvent, WriteError, bind_pod, patch_node_annotations, patch_node_capacity,
-    patch_pod_annotations, post_node_event, post_pod_event,
-};
+pub use write::{Act, ObjectAddress, Write, WriteError, perform, perform_returning, read_object};
 
 /// Connects by that kubeconfig file, else by `KUBECONFIG`, `~/.kube/config` or the pod's own
 /// service account, as kubectl does.

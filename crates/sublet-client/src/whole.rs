@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-use crate::ObjectAddress;
+use crate::write::ObjectAddress;
 
 /// Server-side apply of an object under this name; returns the stored object. Fields of other
 /// managers become ours. With `dry_run` nothing is stored.

@@ -1,16 +1,29 @@
-//! The few writes: a Binding, patches of annotations and node status, events.
+//! Writes of objects, as data: a decision says what to write, and `perform` sends it. Also reading
+//! one object whole.
+//!
+//! Any API group and version, server-side apply, patches, the status and a pod's Binding among
+//! them. Requests are made by kube; only the server's own time limit is added, so that a writer
+//! knows when its write can no longer happen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kube::Client;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ApiResource, DynamicObject, Request, request};
+use kube::{Client, Resource};
+use serde_json::{Value, json};
 use sublet_model::{NodeName, PodKey, PodUid};
 
+/// Time in which the answer to a Binding comes back from a server that has used all of its limit:
+/// without the answer the pod must be read.
+const WAY_BACK: Duration = Duration::from_secs(1);
+
 /// Reason why a write was not confirmed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// HTTP 4xx: nothing was written by this request.
+    #[error("refused with {code}: {message}")]
     Refused {
         /// HTTP status.
         code: u16,
@@ -18,6 +31,7 @@ pub enum WriteError {
         message: String,
     },
     /// No answer, or HTTP 5xx: it may have been written.
+    #[error("not answered: {0}")]
     Unanswered(String),
 }
 
@@ -33,207 +47,403 @@ impl From<kube::Error> for WriteError {
     }
 }
 
-/// Binds a pod to a node and writes its annotations, in one transaction of the API server
-/// (`pods/binding` merges the Binding's annotations into the pod). Only that very pod is
-/// bound: its UID is a precondition. The server gives up after `deadline`, and so does the
-/// caller a second later.
+/// Address of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectAddress {
+    /// Its kind, with group, version and plural.
+    pub kind: ApiResource,
+    /// `None` for a kind outside of namespaces.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectAddress {
+    /// The address of an object of a known type.
+    #[must_use]
+    pub fn of<K: Resource<DynamicType = ()>>(namespace: Option<&str>, name: &str) -> ObjectAddress {
+        ObjectAddress {
+            kind: ApiResource::erase::<K>(&()),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Way to write an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Made, and refused (409) if it is there already.
+    Create(Value),
+    /// Replaces the present object. With a `resourceVersion` in its metadata it is refused (409) if
+    /// another writer has changed the object in between.
+    Replace(Value),
+    /// Server-side apply: these fields become ours, whichever manager had them; the others stay.
+    /// Creates a missing object, unless the metadata has a `resourceVersion`, which must then be
+    /// the current one.
+    Apply(Value),
+    /// The same, but refused (409) if another manager has one of these fields with another value.
+    ApplyWhereFree(Value),
+    /// As `Apply`, for the status.
+    ApplyStatus(Value),
+    /// A merge patch: sets these fields, and removes those that are null. With a UID or a
+    /// `resourceVersion` in its metadata it is refused (409) if the object has another.
+    Merge(Value),
+    /// The same for the status.
+    MergeStatus(Value),
+    /// A JSON patch: all of its operations, or none if one fails (422).
+    JsonPatch(Value),
+    /// Deleted, if it still has this UID, and this version if one is given.
+    Delete {
+        /// Its UID.
+        uid: String,
+        /// Its version.
+        version: Option<String>,
+    },
+    /// The Eviction API: the object is a pod, and is asked to go if it is still the one with this
+    /// UID and no disruption budget forbids it (429).
+    Evict(String),
+    /// The Binding of a pod, without its name: `pods/binding` binds the pod and merges the Binding's
+    /// annotations into it, in one transaction. With a UID in its metadata only that very pod is
+    /// bound.
+    Bind(Value),
+}
+
+/// One write. `apiVersion`, `kind`, name and namespace are filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// Address of the object.
+    pub to: ObjectAddress,
+    /// Way to write it.
+    pub act: Act,
+}
+
+impl Write {
+    /// Binds a pod, if it still is that pod, to a node, and writes its annotations.
+    #[must_use]
+    pub fn bind(
+        pod: &PodKey,
+        uid: &PodUid,
+        node: &NodeName,
+        annotations: &BTreeMap<String, String>,
+    ) -> Write {
+        Write {
+            to: ObjectAddress::of::<Pod>(Some(pod.namespace()), pod.name()),
+            act: Act::Bind(json!({
+                "metadata": { "uid": uid.as_str(), "annotations": annotations },
+                "target": { "apiVersion": "v1", "kind": "Node", "name": node.as_str() },
+            })),
+        }
+    }
+
+    /// Sets annotations of a pod, if it still is that pod.
+    #[must_use]
+    pub fn pod_annotations(
+        pod: &PodKey,
+        uid: &PodUid,
+        annotations: &BTreeMap<String, String>,
+    ) -> Write {
+        let metadata = json!({ "uid": uid.as_str(), "annotations": annotations });
+        Write {
+            to: ObjectAddress::of::<Pod>(Some(pod.namespace()), pod.name()),
+            act: Act::Merge(json!({ "metadata": metadata })),
+        }
+    }
+
+    /// Sets annotations of a node, and removes those without a text. `only_for`: only if this still
+    /// is its resource version.
+    #[must_use]
+    pub fn node_annotations(
+        node: &NodeName,
+        annotations: &BTreeMap<String, Option<String>>,
+        only_for: Option<&str>,
+    ) -> Write {
+        let mut patch = json!({ "metadata": { "annotations": annotations } });
+        if let Some(version) = only_for {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
+        Write {
+            to: ObjectAddress::of::<Node>(None, node.as_str()),
+            act: Act::Merge(patch),
+        }
+    }
+
+    /// Sets amounts in a node's status, as capacity and as allocatable.
+    #[must_use]
+    pub fn node_capacity(node: &NodeName, amounts: &BTreeMap<String, String>) -> Write {
+        let status = json!({ "capacity": amounts, "allocatable": amounts });
+        Write {
+            to: ObjectAddress::of::<Node>(None, node.as_str()),
+            act: Act::MergeStatus(json!({ "status": status })),
+        }
+    }
+}
+
+/// Sends a write, under this name as field manager. The API server gives up after `limit` (in
+/// whole seconds, at least one), and the caller does at `limit`; with a Binding a second later.
 ///
 /// # Errors
-/// Refused, or unanswered.
-pub async fn bind_pod(
+/// Refused, or unanswered: it may have been written then.
+pub async fn perform(
     client: &Client,
-    pod: &PodKey,
-    uid: &PodUid,
-    node: &NodeName,
-    annotations: &BTreeMap<String, String>,
-    deadline: Duration,
+    write: &Write,
+    manager: &str,
+    limit: Duration,
 ) -> Result<(), WriteError> {
-    let (namespace, name) = (pod.namespace(), pod.name());
-    let body = json!({
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid.as_str(),
-            "annotations": annotations,
-        },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": node.as_str() },
-    });
-    let path = format!(
-        "/api/v1/namespaces/{namespace}/pods/{name}/binding?timeout={}s",
-        deadline.as_secs().max(1)
-    );
-    let request =
-        json_request(http::Method::POST, &path, "application/json", &body).map_err(|error| {
-            WriteError::Refused {
-                code: 400,
-                message: error.to_string(),
-            }
-        })?;
-    let call = client.request::<serde_json::Value>(request);
-    match tokio::time::timeout(deadline + Duration::from_secs(1), call).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(error.into()),
+    perform_returning(client, write, manager, limit)
+        .await
+        .map(drop)
+}
+
+/// The same; returns the API server's answer, which is the object as it was written, but for a
+/// deletion and an eviction.
+///
+/// # Errors
+/// Refused, or unanswered: it may have been written then.
+pub async fn perform_returning(
+    client: &Client,
+    write: &Write,
+    manager: &str,
+    limit: Duration,
+) -> Result<Value, WriteError> {
+    let request = timed(write, manager, limit)?;
+    let patience = match write.act {
+        Act::Bind(_) => limit + WAY_BACK,
+        _ => limit,
+    };
+    match tokio::time::timeout(patience, client.request::<Value>(request)).await {
+        Ok(answer) => Ok(answer?),
         Err(_) => Err(WriteError::Unanswered(format!(
-            "no answer within {deadline:?}"
+            "no answer within {limit:?}"
         ))),
     }
 }
 
-/// Sets annotations of a pod, if it still is that pod.
+/// An object as it is now, all of it; `None` if there is none of that name.
 ///
 /// # Errors
-/// The API server's answer (409 where the UID differs), or none.
-pub async fn patch_pod_annotations(
+/// The API server's answer, or none.
+pub async fn read_object(
     client: &Client,
-    pod: &PodKey,
-    uid: &PodUid,
-    annotations: &BTreeMap<String, String>,
-) -> Result<(), kube::Error> {
-    let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace(), pod.name());
-    let patch = json!({ "metadata": { "uid": uid.as_str(), "annotations": annotations } });
-    merge_patch(client, &path, &patch).await
-}
-
-/// Sets annotations of a node, and removes those without a text. `only_for`: only if this still is
-/// its resource version.
-///
-/// # Errors
-/// The API server's answer (409 where the version differs), or none.
-pub async fn patch_node_annotations(
-    client: &Client,
-    node: &NodeName,
-    annotations: &BTreeMap<String, Option<String>>,
-    only_for: Option<&str>,
-) -> Result<(), kube::Error> {
-    let mut patch = json!({ "metadata": { "annotations": annotations } });
-    if let Some(version) = only_for {
-        patch["metadata"]["resourceVersion"] = version.into();
+    address: &ObjectAddress,
+) -> Result<Option<Value>, kube::Error> {
+    let path = DynamicObject::url_path(&address.kind, address.namespace.as_deref());
+    let request = Request::new(path).get(&address.name, &GetParams::default());
+    match client
+        .request(request.map_err(kube::Error::BuildRequest)?)
+        .await
+    {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
     }
-    merge_patch(client, &format!("/api/v1/nodes/{node}"), &patch).await
 }
 
-/// Sets amounts in a node's status, as capacity and as allocatable.
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn patch_node_capacity(
-    client: &Client,
-    node: &NodeName,
-    amounts: &BTreeMap<String, String>,
-) -> Result<(), kube::Error> {
-    let patch = json!({ "status": { "capacity": amounts, "allocatable": amounts } });
-    merge_patch(client, &format!("/api/v1/nodes/{node}/status"), &patch).await
+/// The request, with the server's time limit.
+fn timed(
+    write: &Write,
+    manager: &str,
+    limit: Duration,
+) -> Result<http::Request<Vec<u8>>, WriteError> {
+    let unsent = |error: &dyn std::error::Error| WriteError::Refused {
+        code: 400,
+        message: error.to_string(),
+    };
+    let mut request = untimed(write, manager).map_err(|error| unsent(&error))?;
+    let uri = request.uri().to_string();
+    let join = if uri.contains('?') { '&' } else { '?' };
+    let seconds = limit.as_secs().max(1);
+    let uri = format!("{uri}{join}timeout={seconds}s");
+    *request.uri_mut() = uri.parse().map_err(|error| unsent(&error))?;
+    Ok(request)
 }
 
-/// Text of an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventText {
-    /// One word in CamelCase.
-    pub reason: &'static str,
-    /// A sentence.
-    pub message: String,
+fn untimed(write: &Write, manager: &str) -> Result<http::Request<Vec<u8>>, request::Error> {
+    let ObjectAddress {
+        kind,
+        namespace,
+        name,
+    } = &write.to;
+    let to = Request::new(DynamicObject::url_path(kind, namespace.as_deref()));
+    let post = PostParams {
+        field_manager: Some(manager.to_owned()),
+        ..PostParams::default()
+    };
+    // A patch and an apply without force: the manager is all that they say.
+    let patched = PatchParams::apply(manager);
+    let apply = patched.clone().force();
+    let applied = |object: &Value| Patch::Apply(named(&write.to, object));
+    let full = |object: &Value| named(&write.to, object).to_string().into_bytes();
+    match &write.act {
+        Act::Create(object) => to.create(&post, full(object)),
+        Act::Replace(object) => to.replace(name, &post, full(object)),
+        Act::Apply(object) => to.patch(name, &apply, &applied(object)),
+        Act::ApplyWhereFree(object) => to.patch(name, &patched, &applied(object)),
+        Act::ApplyStatus(object) => to.patch_subresource("status", name, &apply, &applied(object)),
+        Act::Merge(patch) => to.patch(name, &patched, &Patch::Merge(patch)),
+        Act::MergeStatus(patch) => {
+            to.patch_subresource("status", name, &patched, &Patch::Merge(patch))
+        }
+        Act::JsonPatch(operations) => {
+            let operations = serde_json::from_value(operations.clone());
+            let operations = operations.map_err(request::Error::SerializeBody)?;
+            to.patch(name, &patched, &Patch::<Value>::Json(operations))
+        }
+        Act::Delete { uid, version } => {
+            let conditions = Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: version.clone(),
+            };
+            to.delete(name, &DeleteParams::default().preconditions(conditions))
+        }
+        Act::Evict(uid) => {
+            let mut eviction = named(&write.to, &json!({}));
+            eviction["apiVersion"] = "policy/v1".into();
+            eviction["kind"] = "Eviction".into();
+            eviction["deleteOptions"]["preconditions"]["uid"] = uid.clone().into();
+            to.create_subresource("eviction", name, &post, eviction.to_string().into_bytes())
+        }
+        Act::Bind(binding) => {
+            let mut binding = named(&write.to, binding);
+            binding["kind"] = "Binding".into();
+            to.create_subresource("binding", name, &post, binding.to_string().into_bytes())
+        }
+    }
 }
 
-/// A warning about a pod.
-#[derive(Debug, Clone)]
-pub struct PodEvent<'a> {
-    /// The pod.
-    pub pod: &'a PodKey,
-    /// Its UID.
-    pub uid: &'a PodUid,
-    /// Makes the event's name unique.
-    pub number: u64,
-    /// When (RFC 3339).
-    pub at: &'a str,
-    /// Text of the event.
-    pub text: &'a EventText,
+/// The object with the fields of its address.
+fn named(address: &ObjectAddress, object: &Value) -> Value {
+    let mut object = object.clone();
+    object["apiVersion"] = address.kind.api_version.clone().into();
+    object["kind"] = address.kind.kind.clone().into();
+    object["metadata"]["name"] = address.name.clone().into();
+    if let Some(namespace) = &address.namespace {
+        object["metadata"]["namespace"] = namespace.clone().into();
+    }
+    object
 }
 
-/// Posts a warning about a pod.
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn post_pod_event(client: &Client, event: &PodEvent<'_>) -> Result<(), kube::Error> {
-    let namespace = event.pod.namespace();
-    let about = json!({
-        "apiVersion": "v1", "kind": "Pod", "namespace": namespace,
-        "name": event.pod.name(), "uid": event.uid.as_str(),
-    });
-    let (when, by) = ((event.number, event.at), "sublet-extender");
-    post_event(client, (namespace, &about), when, by, event.text).await
-}
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use kube::core::GroupVersionKind;
 
-/// Posts a warning about a node, as a report of the node's own agent. `when`: a number that makes
-/// the event's name unique, and the time (RFC 3339).
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn post_node_event(
-    client: &Client,
-    node: &NodeName,
-    when: (u64, &str),
-    text: &EventText,
-) -> Result<(), kube::Error> {
-    // As kubelet writes them: `kubectl describe node` looks for the name in place of the UID.
-    let about = json!({
-        "apiVersion": "v1", "kind": "Node", "name": node.as_str(), "uid": node.as_str(),
-    });
-    post_event(client, ("default", &about), when, "sublet-agent", text).await
-}
+    use super::*;
 
-async fn post_event(
-    client: &Client,
-    (namespace, about): (&str, &serde_json::Value),
-    (number, at): (u64, &str),
-    by: &str,
-    text: &EventText,
-) -> Result<(), kube::Error> {
-    let name = about["name"].as_str().unwrap_or_default();
-    let body = json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": { "name": format!("{name}.{number:016x}"), "namespace": namespace },
-        "involvedObject": about,
-        "type": "Warning",
-        "reason": text.reason,
-        "message": text.message,
-        "source": { "component": by },
-        "reportingComponent": by,
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-    });
-    let path = format!("/api/v1/namespaces/{namespace}/events");
-    let request = json_request(http::Method::POST, &path, "application/json", &body)?;
-    client.request::<serde_json::Value>(request).await.map(drop)
-}
+    fn sent(to: ObjectAddress, act: Act) -> (String, Value) {
+        sent_of(&Write { to, act })
+    }
 
-async fn merge_patch(
-    client: &Client,
-    path: &str,
-    patch: &serde_json::Value,
-) -> Result<(), kube::Error> {
-    let request = json_request(
-        http::Method::PATCH,
-        path,
-        "application/merge-patch+json",
-        patch,
-    )?;
-    client.request::<serde_json::Value>(request).await.map(drop)
-}
+    fn sent_of(write: &Write) -> (String, Value) {
+        let request = timed(write, "tester", Duration::from_millis(2_500)).unwrap();
+        let line = format!("{} {}", request.method(), request.uri());
+        (line, serde_json::from_slice(request.body()).unwrap())
+    }
 
-fn json_request(
-    method: http::Method,
-    path: &str,
-    content: &str,
-    body: &serde_json::Value,
-) -> Result<http::Request<Vec<u8>>, kube::Error> {
-    http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::CONTENT_TYPE, content)
-        .body(body.to_string().into_bytes())
-        .map_err(kube::Error::HttpError)
+    #[test]
+    fn any_group_and_version_gets_its_own_address() {
+        let map = || ObjectAddress::of::<ConfigMap>(Some("ns"), "a");
+        let object = json!({"data": {"k": "v"}});
+        let whole = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "ns"}, "data": {"k": "v"},
+        });
+        let (line, body) = sent(map(), Act::Create(object.clone()));
+        let to = "/api/v1/namespaces/ns/configmaps";
+        assert_eq!(line, format!("POST {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, whole);
+        let (line, body) = sent(map(), Act::Replace(object.clone()));
+        assert_eq!(line, format!("PUT {to}/a?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, whole);
+
+        let pod = ObjectAddress::of::<Pod>(Some("ns"), "a");
+        let (line, body) = sent(pod, Act::Evict("u1".to_owned()));
+        let to = "/api/v1/namespaces/ns/pods/a/eviction";
+        assert_eq!(line, format!("POST {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "policy/v1", "kind": "Eviction",
+                "metadata": {"name": "a", "namespace": "ns"},
+                "deleteOptions": {"preconditions": {"uid": "u1"}},
+            })
+        );
+
+        let pod = || ObjectAddress::of::<Pod>(Some("ns"), "a");
+        let operations = json!([{"op": "test", "path": "/metadata/uid", "value": "u1"}]);
+        let (line, body) = sent(pod(), Act::JsonPatch(operations.clone()));
+        let to = "/api/v1/namespaces/ns/pods/a";
+        assert_eq!(line, format!("PATCH {to}?&fieldManager=tester&timeout=2s"));
+        assert_eq!(body, operations);
+        let (line, body) = sent(
+            pod(),
+            Act::Delete {
+                uid: "u1".to_owned(),
+                version: Some("7".to_owned()),
+            },
+        );
+        assert_eq!(line, format!("DELETE {to}?&timeout=2s"));
+        assert_eq!(
+            body,
+            json!({"preconditions": {"uid": "u1", "resourceVersion": "7"}})
+        );
+
+        let kind = GroupVersionKind::gvk("sublet.test", "v1alpha1", "Toy");
+        let toy = ObjectAddress {
+            kind: ApiResource::from_gvk(&kind),
+            namespace: None,
+            name: "b".to_owned(),
+        };
+        let status = json!({"status": {"n": 1}});
+        let (line, body) = sent(toy, Act::ApplyStatus(status));
+        assert_eq!(
+            line,
+            "PATCH /apis/sublet.test/v1alpha1/toys/b/status?&force=true&fieldManager=tester\
+             &timeout=2s"
+        );
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "sublet.test/v1alpha1", "kind": "Toy",
+                "metadata": {"name": "b"}, "status": {"n": 1},
+            })
+        );
+    }
+
+    #[test]
+    fn a_binding_and_patches_name_what_must_be_the_same() {
+        let (pod, uid) = (PodKey::new("ns", "a"), PodUid::new("u1"));
+        let (pod, uid, node) = (pod.unwrap(), uid.unwrap(), NodeName::new("n1").unwrap());
+        let texts = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+        let (line, body) = sent_of(&Write::bind(&pod, &uid, &node, &texts));
+        let to = "/api/v1/namespaces/ns/pods/a";
+        let manager = "&fieldManager=tester&timeout=2s";
+        assert_eq!(line, format!("POST {to}/binding?{manager}"));
+        assert_eq!(
+            body,
+            json!({
+                "apiVersion": "v1", "kind": "Binding",
+                "metadata": {
+                    "name": "a", "namespace": "ns", "uid": "u1", "annotations": {"k": "v"},
+                },
+                "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+            })
+        );
+
+        let (line, body) = sent_of(&Write::pod_annotations(&pod, &uid, &texts));
+        assert_eq!(line, format!("PATCH {to}?{manager}"));
+        let metadata = json!({"uid": "u1", "annotations": {"k": "v"}});
+        assert_eq!(body, json!({"metadata": metadata}));
+
+        let gone = BTreeMap::from([("k".to_owned(), None)]);
+        let (line, body) = sent_of(&Write::node_annotations(&node, &gone, Some("7")));
+        assert_eq!(line, format!("PATCH /api/v1/nodes/n1?{manager}"));
+        let metadata = json!({"resourceVersion": "7", "annotations": {"k": null}});
+        assert_eq!(body, json!({"metadata": metadata}));
+
+        let (line, body) = sent_of(&Write::node_capacity(&node, &texts));
+        assert_eq!(line, format!("PATCH /api/v1/nodes/n1/status?{manager}"));
+        let amounts = json!({"capacity": {"k": "v"}, "allocatable": {"k": "v"}});
+        assert_eq!(body, json!({"status": amounts}));
+    }
 }

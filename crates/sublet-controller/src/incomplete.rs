@@ -27,12 +27,14 @@ use rustls::ServerConfig;
 use serde_json::{Value, json};
 use sublet_api::object::{OwnerReference, Pod};
 use sublet_api::{is_unschedulable, keys};
-use sublet_client::{Act, ObjectAddress, PodWire, Pods, Write, list, read_object};
+use sublet_client::{
+    Act, ObjectAddress, PodWire, Pods, Write, event, event_address, list, pod_reference,
+    read_object, reference,
+};
 use sublet_scheduler::SYSTEM_NAMESPACES;
 use tokio::sync::watch;
 
 use crate::admission::{AdmissionRules, lacking};
-use crate::event::{event, event_address};
 use crate::flavors::FlavorError;
 use crate::known::Known;
 use crate::shell::{Control, Decision};
@@ -278,15 +280,19 @@ fn until(event: &Value) -> Option<Timestamp> {
     text.as_str()?.parse().ok()
 }
 
-fn reference(namespace: &str, owner: &OwnerReference) -> Value {
-    json!({
-        "apiVersion": owner.api_version, "kind": owner.kind, "uid": owner.uid,
-        "namespace": namespace, "name": owner.name,
-    })
+fn owner_reference(namespace: &str, owner: &OwnerReference) -> Value {
+    let OwnerReference {
+        api_version,
+        kind,
+        name,
+        uid,
+        ..
+    } = owner;
+    reference(api_version, kind, namespace, name, uid)
 }
 
 fn note_address(namespace: &str, owner: &OwnerReference) -> ObjectAddress {
-    event_address(MADE_ANEW, namespace, &owner.uid)
+    event_address(MADE_ANEW, &owner_reference(namespace, owner))
 }
 
 /// Notes on the owner that its pods up to that age are made anew.
@@ -302,7 +308,7 @@ fn noted(
          add to them; each is deleted once, as pod {} is, so that {} makes another",
         pod.metadata.name, owner.kind,
     );
-    let about = reference(&pod.metadata.namespace, owner);
+    let about = owner_reference(&pod.metadata.namespace, owner);
     let mut write = event(
         IncompletePods::NAME,
         &about,
@@ -354,13 +360,9 @@ fn advised(pod: &Pod, field: &str, again: bool, now: Timestamp) -> Write {
         "the pod lacks `{field}`, which the webhook of `sublet controller` gives to pods when they are \
          created, and which nobody can add later, so no node can take it: {cure}"
     );
-    let about = json!({
-        "apiVersion": "v1", "kind": "Pod", "uid": meta.uid,
-        "namespace": meta.namespace, "name": meta.name,
-    });
     event(
         IncompletePods::NAME,
-        &about,
+        &pod_reference(pod),
         "Warning",
         "IncompletePod",
         &message,

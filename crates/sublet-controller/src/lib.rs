@@ -5,7 +5,7 @@
 //! API server. It never binds a pod and never speaks to a node.
 //!
 //! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
-//! known, review, webhook, listener; event, pace, preemptor, incomplete, share_pods, queue.
+//! known, review, webhook, listener; pace, preemptor, incomplete, share_pods, queue.
 //!
 //! # Modules
 //! - `shell`: the frame of every controller. A `Control` says what it watches (with kube's
@@ -16,8 +16,7 @@
 //!   evicted only by the queue.
 //! - `incomplete`: deletes pods without a node that the webhook did not complete, if a controller
 //!   makes them anew; once each, by a note on their owner.
-//! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status. `event`:
-//!   the controllers' events.
+//! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status.
 //! - `queue/`: the job queue. Its decision is about the whole cluster, so it has a loop of its
 //!   own: `watched_state` and `watching` (the objects), `round` (one look: groups, the engine's decision,
 //!   plans), `steps` (the protocol's words as writes), `report` (status, events), `memory` (state
@@ -36,7 +35,6 @@
 
 mod admission;
 mod bindings;
-mod event;
 mod flavors;
 mod hosts;
 mod incomplete;

@@ -22,13 +22,12 @@ use kube::{Api, Client};
 use serde_json::json;
 use sublet_api::object::Pod;
 use sublet_api::{Preempting, is_unschedulable, keys, preempting_to_json, scheduler_of};
-use sublet_client::{Act, ObjectAddress, PodWire, Write};
+use sublet_client::{Act, ObjectAddress, PodWire, Write, event, pod_reference, reference};
 use sublet_model::{Unit, Victim};
 use sublet_plan::{EngineOptions, NoRescue, Policy};
 use sublet_scheduler::{PreemptionVerdict, ReadReplica};
 use sublet_tasks::Vital;
 
-use crate::event::event;
 use crate::shell::{Control, Decision};
 
 /// When a pod that nobody helps is looked at again.
@@ -156,10 +155,8 @@ fn preempted(pod: &Pod, decided: &Preempting, victim: &Victim, now: Timestamp) -
          room; it is to run on node {}",
         decided.node
     );
-    let about = json!({
-        "apiVersion": "v1", "kind": "Pod", "uid": victim.uid.as_str(),
-        "namespace": victim.pod.namespace(), "name": victim.pod.name(),
-    });
+    let Victim { pod, uid } = victim;
+    let about = reference("v1", "Pod", pod.namespace(), pod.name(), uid.as_str());
     event(
         Preemptor::NAME,
         &about,
@@ -174,14 +171,9 @@ fn blocked(pod: &Pod, now: Timestamp) -> Write {
     let message = "no GPU has enough room; pods of lower priority are in its way, and a \
                    PodDisruptionBudget forbids to evict as many of them as must go, or they are in a \
                    namespace of the system";
-    let Pod { metadata, .. } = pod;
-    let about = json!({
-        "apiVersion": "v1", "kind": "Pod", "uid": metadata.uid,
-        "namespace": metadata.namespace, "name": metadata.name,
-    });
     event(
         Preemptor::NAME,
-        &about,
+        &pod_reference(pod),
         "Warning",
         "PreemptionBlocked",
         message,

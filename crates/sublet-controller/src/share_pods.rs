@@ -22,11 +22,12 @@ use serde_json::{Map, Value, json};
 use sublet_api::dialect::{ClaimError, asked_by, result_keys};
 use sublet_api::object::{Meta, Pod};
 use sublet_api::{SharePod, allocation_from_json, flavor_of, keys, scheduler_of};
-use sublet_client::{Act, ObjectAddress, PodWire, SharePodWire, Write, read_object};
+use sublet_client::{
+    Act, ObjectAddress, PodWire, SharePodWire, Write, event, read_object, reference,
+};
 use sublet_model::GpuUuid;
 
 use crate::admission::{AdmissionError, AdmissionRules, admit};
-use crate::event::event;
 use crate::flavors::KnownFlavors;
 use crate::known::Known;
 use crate::shell::{Control, Decision};
@@ -418,10 +419,8 @@ fn without_nulls(value: &Value) -> Value {
 /// An event: this SharePod has no pod.
 fn failed(share_pod: &SharePod, why: &str, now: Timestamp) -> Write {
     let meta = &share_pod.metadata;
-    let about = json!({
-        "apiVersion": SharePodWire::api_version(&()), "kind": SharePodWire::kind(&()),
-        "uid": meta.uid, "namespace": meta.namespace, "name": meta.name,
-    });
+    let (version, kind) = (SharePodWire::api_version(&()), SharePodWire::kind(&()));
+    let about = reference(&version, &kind, &meta.namespace, &meta.name, &meta.uid);
     event(
         SharePodKeeper::NAME,
         &about,

@@ -159,16 +159,9 @@ pub(crate) struct FencedWriter {
 /// Reason why an object is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undone {
-    /// The API server refused a write.
-    #[error("{act} was refused with {code}: {message}")]
-    Refused {
-        act: String,
-        code: u16,
-        message: String,
-    },
-    /// The API server did not answer.
-    #[error("{act} was not answered: {why}")]
-    Unanswered { act: String, why: String },
+    /// The API server refused this write, or did not answer.
+    #[error("the write of {0}: {1}")]
+    Unwritten(String, WriteError),
     /// Somebody else may write now.
     #[error("this process leads no more")]
     Deposed,
@@ -201,7 +194,6 @@ impl FencedWriter {
     }
 
     async fn send(&self, write: &Write) -> Result<(), Undone> {
-        let act = || format!("the write of {} {}", write.to.kind.kind, write.to.name);
         let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
         let sending = perform(&self.client, write, self.name, left.min(WRITE_LIMIT));
         let answer = self.leadership.writing(sending).await;
@@ -218,14 +210,7 @@ impl FencedWriter {
         self.metrics.writes.get_or_create(&labels).inc();
         let (kind, name) = (&write.to.kind.kind, &write.to.name);
         tracing::info!(controller, outcome, kind, name, "write");
-        answer.map_err(|error| match error {
-            WriteError::Refused { code, message } => Undone::Refused {
-                act: act(),
-                code,
-                message,
-            },
-            WriteError::Unanswered(why) => Undone::Unanswered { act: act(), why },
-        })
+        answer.map_err(|error| Undone::Unwritten(format!("{kind} {name}"), error))
     }
 }
 
@@ -241,7 +226,7 @@ impl<C: Control> LeadershipTerm<C> {
         term.writer.decided();
         for write in &decision.writes {
             if let Err(undone) = term.writer.write(write).await {
-                if let Undone::Refused { message, .. } = &undone
+                if let Undone::Unwritten(_, WriteError::Refused { message, .. }) = &undone
                     && let Some(told) = control.refused(&object, write, message, now)
                 {
                     // Telling is not what was to be done: what counts is the write.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use sublet_client::{connect, patch_pod_annotations};
+use sublet_client::{Write, connect, perform};
 use sublet_model::{PodKey, PodUid};
 use sublet_testbed::deployed::{ControllerPorts, SchedulerPod};
 use sublet_testbed::{
@@ -414,8 +414,8 @@ impl World {
             .build()?;
         runtime.block_on(async {
             let client = connect(Some(&kubeconfig)).await?;
-            patch_pod_annotations(&client, &key, &uid, &annotations).await?;
-            Ok(())
+            let write = Write::pod_annotations(&key, &uid, &annotations);
+            Ok(perform(&client, &write, "sublet-agent", Duration::from_secs(30)).await?)
         })
     }
 

@@ -12,14 +12,14 @@ use axum::body::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use sublet_api::{dialect, keys, pod_uid};
-use sublet_client::{EventText, WriteError, bind_pod, read_pod};
+use sublet_client::{EventText, Write, WriteError, perform, read_pod};
 use sublet_model::{Allocation, Book, Entry, NodeFacts, NodeName, PodKey, PodUid, Standing, Time};
 use sublet_plan::{ApiAnswer, Binding, BindingStep, PodState, Reason};
 use sublet_replicas::leader::Leadership;
 use sublet_telemetry::metrics::OutcomeLabel;
 
 use crate::plans::Membership;
-use crate::state::{Patience, Scheduler, State, now, now_ns};
+use crate::state::{MANAGER, Patience, Scheduler, State, now, now_ns};
 use crate::waiting::Waiting;
 
 /// The request of a Bind.
@@ -275,7 +275,8 @@ async fn carry_out(
         let (asked_at, seen) = match step {
             BindingStep::Post => {
                 let Waiting { pod, uid, .. } = waiting;
-                let posting = bind_pod(&scheduler.client, pod, uid, node, &annotations, deadline);
+                let write = Write::bind(pod, uid, node, &annotations);
+                let posting = perform(&scheduler.client, &write, MANAGER, deadline);
                 // Nothing stands between this look and the write: whoever leads next counts on it.
                 let posted = match &office {
                     None => posting.await,

@@ -11,25 +11,23 @@ mod pending;
 use std::time::Duration;
 
 use futures::StreamExt;
+use jiff::Timestamp;
 use sublet_api::dialect::allocation_of;
 use sublet_api::object::Pod;
 use sublet_api::{is_over, pod_key, pod_uid, scheduler_of, unsaid};
-use sublet_client::{EventText, PodEvent, post_pod_event};
+use sublet_client::{EventText, perform, reference, warning};
 use sublet_model::{Ask, Entry, Identity, NodeFacts, NodeIdx, PodKey, PodUid};
 use sublet_plan::{Reason, RefusedNode};
-use tokio::time::timeout;
 
 pub(crate) use self::pending::Events;
 use self::pending::Matters;
 use crate::plans::Membership;
-use crate::state::{Scheduler, State, now, now_ns};
+use crate::state::{MANAGER, Scheduler, State, now};
 use crate::waiting::Waiting;
 use crate::watches::{LOOKS, give_way};
 
 /// Limit on the nodes that one event names: people read them.
 const NAMED: usize = 6;
-/// The API server refuses messages of more than 1,024 characters.
-const LONGEST: usize = 1_000;
 /// Number of events that are posted at once.
 const AT_ONCE: usize = 4;
 /// Time limit for one post, so that a slow answer does not keep the others for ever.
@@ -50,10 +48,10 @@ async fn tell(scheduler: &Scheduler, uid: PodUid, matters: Matters) {
     if matters.waits
         && let Some((pod, message)) = why_it_waits(scheduler, &uid).await
     {
-        let text = shortened(EventText {
+        let text = EventText {
             reason: "GpuUnavailable",
             message,
-        });
+        };
         if scheduler.events.admit(&uid, &text, now().ms()) {
             send(scheduler, &pod, &uid, &text).await;
         }
@@ -61,18 +59,10 @@ async fn tell(scheduler: &Scheduler, uid: PodUid, matters: Matters) {
 }
 
 async fn send(scheduler: &Scheduler, pod: &PodKey, uid: &PodUid, text: &EventText) {
-    let at = rfc3339(now().ms());
-    let event = PodEvent {
-        pod,
-        uid,
-        number: now_ns(),
-        at: &at,
-        text,
-    };
-    match timeout(POSTING, post_pod_event(&scheduler.client, &event)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%pod, %error, "event not posted"),
-        Err(error) => tracing::debug!(%pod, %error, "event not posted in time"),
+    let about = reference("v1", "Pod", pod.namespace(), pod.name(), uid.as_str());
+    let event = warning(MANAGER, &about, text, Timestamp::now());
+    if let Err(error) = perform(&scheduler.client, &event, MANAGER, POSTING).await {
+        tracing::debug!(%pod, %error, "event not posted");
     }
 }
 
@@ -165,17 +155,7 @@ fn waiting_seen(scheduler: &Scheduler, pod: &Pod) {
 
 /// Has a warning posted, unless the same one was a moment ago: false.
 pub(crate) fn post(scheduler: &Scheduler, pod: &PodKey, uid: &PodUid, text: EventText) -> bool {
-    let text = shortened(text);
     scheduler.events.says(pod, uid, text, now().ms())
-}
-
-fn shortened(mut text: EventText) -> EventText {
-    if text.message.len() > LONGEST {
-        let end = text.message.floor_char_boundary(LONGEST);
-        text.message.truncate(end);
-        text.message.push('…');
-    }
-    text
 }
 
 /// The reason why a pod still waits because of us.
@@ -261,11 +241,4 @@ async fn why_not(scheduler: &Scheduler, waiting: &Waiting) -> Option<String> {
         ));
     }
     Some(message)
-}
-
-fn rfc3339(ms: u64) -> String {
-    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds)
-        .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
-        .to_string()
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Method, Request, StatusCode};
@@ -33,6 +33,7 @@ use sublet_replicas::secret::{NoRoom, is_empty, room_in, stored_in, storing};
 use tokio::sync::watch;
 
 use crate::lifetime::CALLS;
+use crate::state::MANAGER;
 
 /// The Secret, in the namespace of the extender.
 const SECRET: &str = "sublet-extender-certificates";
@@ -204,8 +205,8 @@ async fn look_after(
         CertificateStep::Trust(_) => {}
         CertificateStep::Store(new) => {
             let write = storing(namespace, SECRET, room_in(secret.as_ref())?, &new);
-            let written = perform(client, &write, "sublet-extender", left.min(WRITE_LIMIT)).await;
-            written.map_err(|error| anyhow!("it cannot be stored: {error:?}"))?;
+            let written = perform(client, &write, MANAGER, left.min(WRITE_LIMIT)).await;
+            written.context("it cannot be stored")?;
             tracing::info!("certificate stored");
         }
     }

@@ -306,6 +306,9 @@ pub(crate) enum Listed {
 const ALL_LISTED: u8 =
     Listed::Nodes as u8 | Listed::Pods as u8 | Listed::Quotas as u8 | Listed::Plans as u8;
 
+/// The extender's name as field manager, and in events.
+pub(crate) const MANAGER: &str = "sublet-extender";
+
 /// Time limits of one Binding. The kube-scheduler waits 15 s in all
 /// (deploy/kubernetes/40-scheduler-config.yaml).
 #[derive(Debug, Clone, Copy)]

@@ -10,12 +10,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sublet_api::object::{Node, Pod};
 use sublet_api::{is_over, keys};
-use sublet_client::{Client, patch_node_annotations};
+use sublet_client::{Client, Write};
 use sublet_model::NodeName;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::api_calls::in_time;
+use crate::api_calls::send;
 use crate::checkpoint::{KubeletCheckpoint, is_ours};
 use crate::pods::PodSource;
 
@@ -46,13 +46,8 @@ impl Leave {
     pub(super) async fn take(&self) {
         let since = Timestamp::now().to_string();
         let word = [(keys::AGENT_AWAY.to_owned(), Some(since))].into();
-        let said = in_time(patch_node_annotations(
-            &self.client,
-            &self.node,
-            &word,
-            None,
-        ));
-        if let Err(error) = said.await {
+        let word = Write::node_annotations(&self.node, &word, None);
+        if let Err(error) = send(&self.client, &word).await {
             warn!(%error, "ends, and the cluster does not know");
             return;
         }

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use sublet_api::dialect;
 use sublet_api::is_over;
 use sublet_api::object::Pod;
-use sublet_client::{Client, patch_pod_annotations};
+use sublet_client::{Client, Write};
 use sublet_model::{ContainerName, Entry, NodeFacts, Pauses};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tracing::{debug, info};
 
 use crate::allocate::{Given, read_entry};
-use crate::api_calls::{LOOK_EVERY, in_time, now_ns};
+use crate::api_calls::{LOOK_EVERY, now_ns, send};
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::nri::Created;
@@ -123,14 +123,8 @@ impl Registrar {
         let names: Vec<String> = done.iter().map(ToString::to_string).collect();
         let annotations = dialect::assigned_annotations(&entry.claim, &names, now_ns());
         let pod = &entry.pod;
-        match in_time(patch_pod_annotations(
-            &self.client,
-            pod,
-            &entry.uid,
-            &annotations,
-        ))
-        .await
-        {
+        let write = Write::pod_annotations(pod, &entry.uid, &annotations);
+        match send(&self.client, &write).await {
             Ok(()) => {
                 let mut given = self.given();
                 for container in done {

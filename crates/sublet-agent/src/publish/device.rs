@@ -13,12 +13,12 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
 use sublet_api::dialect::koordinator::device::{DeviceObject, GROUP, KIND, VERSION, unhealthy_in};
 use sublet_api::object::Node;
-use sublet_client::{Act, Client, ObjectAddress, Write, WriteError, perform, read_object};
+use sublet_client::{Act, Client, ObjectAddress, Write, WriteError, read_object};
 use sublet_model::{Gpu, GpuUuid, Inventory};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::api_calls::in_time;
+use crate::api_calls::{in_time, send};
 
 /// Interval between applies while nothing changes: it seldom changes whether there is a CRD, and
 /// whether koordlet has gone.
@@ -26,9 +26,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// Reason why such a card gets no new work.
 const UNHEALTHY: &str = "unhealthy by koordlet's Device";
-
-/// Longest time that the node's other business waits for an answer.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// Outcome of an apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +143,7 @@ impl DeviceReport {
             to: to.clone(),
             act: Act::ApplyWhereFree(json!(wanted)),
         };
-        let outcome = perform(client, &write, "sublet-agent", ANSWER_TIME).await;
+        let outcome = send(client, &write).await;
         let said = Said::of(&outcome);
         self.tried = (said != Said::Unanswered).then_some(wanted);
         self.at = Instant::now();

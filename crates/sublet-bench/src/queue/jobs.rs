@@ -14,7 +14,9 @@ use serde_json::json;
 use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
 use sublet_api::group::{JobFacts, job_kind, read_job};
 use sublet_api::{keys, object};
-use sublet_client::{Act, Change, Client, ObjectAddress, Write, perform, watch_any};
+use sublet_client::{
+    Act, Change, Client, ObjectAddress, Write, event, perform, reference, watch_any,
+};
 use sublet_model::{Allocation, NodeName, Time};
 use sublet_queue::protocol::PlannedGroup;
 use sublet_queue::{GroupId, Slot};
@@ -253,7 +255,7 @@ async fn write_all(client: &Client, plans: u64, events: u64) -> Result<()> {
             writes.push(release(job)?);
             let done = |count: u64| count * events / jobs.len() as u64;
             let told = done(number + 1) - done(number);
-            writes.extend((0..told).map(|turn| event(job, turn)));
+            writes.extend((0..told).map(|turn| told_of(job, turn)));
         }
     }
     let limit = Duration::from_secs(30);
@@ -314,20 +316,12 @@ fn release(job: &JobFacts) -> Result<Write> {
     })
 }
 
-fn event(job: &JobFacts, turn: u64) -> Write {
-    let now = jiff::Timestamp::now().to_string();
-    let name = format!("{}.loop-{turn}", job.job.name);
-    Write {
-        to: ObjectAddress::of::<k8s_openapi::api::core::v1::Event>(Some(&job.job.namespace), &name),
-        act: Act::Apply(json!({
-            "involvedObject": {
-                "apiVersion": "batch/v1", "kind": "Job", "namespace": job.job.namespace,
-                "name": job.job.name, "uid": job.uid,
-            },
-            "type": "Normal", "reason": "Admitted",
-            "message": "1 pods have their places and may start",
-            "source": { "component": "loop" }, "reportingComponent": "loop",
-            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-        })),
-    }
+fn told_of(job: &JobFacts, turn: u64) -> Write {
+    let name = &job.job;
+    let about = reference("batch/v1", "Job", &name.namespace, &name.name, &job.uid);
+    let text = "1 pods have their places and may start";
+    let now = jiff::Timestamp::now();
+    let mut write = event("loop", &about, "Normal", "Admitted", text, now);
+    write.to.name = format!("{}.loop-{turn}", name.name);
+    write
 }

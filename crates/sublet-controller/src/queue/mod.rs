@@ -26,6 +26,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use kube::Client;
 use sublet_api::group::QueueScope;
+use sublet_client::WriteError;
 use sublet_model::{Pauses, Time};
 use sublet_plan::{EngineOptions, Policy, StockRules};
 use sublet_replicas::leader::{Leadership, Tenure};
@@ -224,10 +225,13 @@ impl QueueKeeper {
     fn failed(&self, step: &Step, undone: &Undone, memory: &mut Memory) -> bool {
         let refused = matches!(
             undone,
-            Undone::Refused {
-                code: 404 | 409 | 422 | 429,
-                ..
-            }
+            Undone::Unwritten(
+                _,
+                WriteError::Refused {
+                    code: 404 | 409 | 422 | 429,
+                    ..
+                }
+            )
         );
         match &step.then {
             // A disruption budget may be in the way.

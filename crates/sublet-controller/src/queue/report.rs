@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use sublet_api::group::{GangName, Gathered, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
 use sublet_api::object::Pod;
 use sublet_api::{ElasticQuota, QuotaDemand, QuotaFigures, QuotaTotals, keys};
-use sublet_client::{Act, ObjectAddress, Write};
+use sublet_client::{Act, ObjectAddress, Write, event, pod_reference, reference};
 use sublet_model::Standing;
 use sublet_queue::{
     Amounts, GroupId, MinScaling, QueueDecision, QueueReason, QueueVictim, quantity,
@@ -25,7 +25,6 @@ use super::memory::{FIGURES_MS, Memory, STATUS_MS};
 use super::round::QueueLook;
 use super::watched_state::{Address, WatchedPodGroup};
 use super::watching::PLUGINS;
-use crate::event::event;
 
 /// So many pods of a group say why it waits.
 const TELLING_PODS: usize = 8;
@@ -372,12 +371,6 @@ fn address(group: &str, kind: &str, plural: &str, namespace: &str, name: &str) -
     }
 }
 
-fn reference(api_version: &str, kind: &str, namespace: &str, name: &str, uid: &str) -> Value {
-    json!({
-        "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid,
-    })
-}
-
 fn pod_group_reference(facts: &PodGroupFacts) -> Value {
     let gang = &facts.gang;
     reference(
@@ -393,11 +386,6 @@ fn job_reference(facts: &JobFacts) -> Value {
     let (api, name) = (facts.api, &facts.job);
     let version = format!("{}/{}", api.group, api.version);
     reference(&version, api.kind, &name.namespace, &name.name, &facts.uid)
-}
-
-fn pod_reference(pod: &Pod) -> Value {
-    let meta = &pod.metadata;
-    reference("v1", "Pod", &meta.namespace, &meta.name, &meta.uid)
 }
 
 /// The figures of a quota as they are written: of the resources that it names.

@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sublet_client::{connect, patch_node_annotations};
+use sublet_client::{Write, WriteError, connect, perform};
 use sublet_e2e::{World, eventually, install_device_crd, yaml};
 use sublet_model::NodeName;
 use sublet_testbed::{deployed, free_port};
@@ -229,10 +230,11 @@ fn what_was_written_in_between_is_not_lost() -> Result<()> {
             .build()?;
         runtime.block_on(async {
             let client = connect(Some(&kubeconfig)).await?;
-            let written = patch_node_annotations(&client, &node, &ours, Some(version)).await;
+            let write = Write::node_annotations(&node, &ours, Some(version));
+            let written = perform(&client, &write, "sublet-agent", Duration::from_secs(30)).await;
             Ok(written.map_err(|error| match error {
-                kube::Error::Api(status) => status.code,
-                _ => 0,
+                WriteError::Refused { code, .. } => code,
+                WriteError::Unanswered(_) => 0,
             }))
         })
     };

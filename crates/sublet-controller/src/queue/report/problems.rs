@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sublet_api::object::Pod;
-use sublet_client::Write;
+use sublet_client::{Write, pod_reference, reference};
 
 use super::super::memory::Memory;
 use super::super::watched_state::counts;
-use super::{ReportInputs, job_reference, pod_group_reference, pod_reference, reference};
+use super::{ReportInputs, job_reference, pod_group_reference};
 
 /// The word of such events.
 const REASON: &str = "CannotQueue";
