@@ -116,8 +116,7 @@ impl Binding {
             }
             ApiAnswer::Pod(PodState::Unbound) | ApiAnswer::Unreadable(_) => {
                 self.failures = self.failures.saturating_add(1);
-                let pause = PAUSES.after(self.failures).as_millis();
-                BindingStep::Read(now.plus_ms(u64::try_from(pause).unwrap_or(u64::MAX)))
+                BindingStep::Read(now.plus(PAUSES.after(self.failures)))
             }
         }
     }

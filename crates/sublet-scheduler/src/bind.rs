@@ -68,10 +68,7 @@ pub(crate) async fn bind(
     }
     // A Binding that an earlier process sent just before it was killed may still come through,
     // and would not be in the list that this one began with.
-    let fence = scheduler
-        .started
-        .plus_ms(scheduler.patience.deadline.as_millis() as u64);
-    sleep_until(fence).await;
+    sleep_until(scheduler.started.plus(scheduler.patience.deadline)).await;
     match bind_here(scheduler, order, None).await {
         Err(NotBound::Why(why)) => Err(why),
         Err(NotBound::Deposed) => Err("this process does not lead".to_owned()),

@@ -8,8 +8,9 @@
 //! job is known by the number of its own daemon.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sublet_model::{Class, MiB, Milli, Time};
+use sublet_model::{Class, MiB, Milli, Pauses, Time};
 
 use crate::job::{Holding, JobId};
 use crate::turns::TimeShare;
@@ -17,11 +18,8 @@ use crate::turns::TimeShare;
 /// Longest time until a started daemon answers.
 const START_MS_MAX: u64 = 10_000;
 
-/// Shortest wait before a daemon that is gone is started again. Each failure doubles it.
-const WAIT_MS_MIN: u64 = 1_000;
-
-/// And at most.
-const WAIT_MS_MAX: u64 = 60_000;
+/// The pauses before a daemon that is gone is started again.
+const PAUSES: Pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// A daemon that has served for this time did not fail at its start: the count of failures
 /// starts anew.
@@ -146,12 +144,10 @@ impl MpsDaemon {
             _ => true,
         };
         self.failures = if is_soon { self.failures + 1 } else { 1 };
-        let doublings = (self.failures - 1).min(16);
-        let wait = (WAIT_MS_MIN << doublings).min(WAIT_MS_MAX);
         self.state = MpsState::Gone {
             since: now,
             why,
-            again_at: now.plus_ms(wait),
+            again_at: now.plus(PAUSES.after(self.failures)),
         };
     }
 }

@@ -173,7 +173,7 @@ impl Memory {
         }
         given_up.plan = plan.clone();
         given_up.times = given_up.times.saturating_add(1);
-        given_up.until = later(now, GIVEN_UP.after(given_up.times));
+        given_up.until = now.plus(GIVEN_UP.after(given_up.times));
     }
 
     /// The plan that was last given up for the group.
@@ -219,7 +219,7 @@ impl Memory {
         let told = ToldLast {
             kind: kind.to_owned(),
             text: text.to_owned(),
-            not_before: later(now, SILENCE.after(times)),
+            not_before: now.plus(SILENCE.after(times)),
             times,
         };
         self.told.insert(about.to_owned(), told);
@@ -245,10 +245,6 @@ impl Memory {
             }
         }
     }
-}
-
-fn later(now: Time, pause: Duration) -> Time {
-    now.plus_ms(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
