@@ -16,6 +16,8 @@ use serde::{Deserialize, Deserializer};
 use sublet_api::object;
 use sublet_model::{NodeName, PodKey};
 
+use crate::write::found;
+
 /// A kind of object that can be listed and watched.
 pub trait ObjectKind {
     /// As it comes over the wire.
@@ -210,11 +212,7 @@ async fn read<K: ObjectKind>(
     let request = http::Request::get(path)
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
-    match client.request::<K::Wire>(request).await {
-        Ok(wire) => Ok(Some(K::slim(wire))),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(found(client.request(request).await)?.map(K::slim))
 }
 
 /// Watches all objects of a kind, of one namespace if given. The stream goes on for ever:

@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-use crate::write::ObjectAddress;
+use crate::write::{ObjectAddress, found};
 
 /// Server-side apply of an object under this name; returns the stored object. Fields of other
 /// managers become ours. With `dry_run` nothing is stored.
@@ -125,14 +125,6 @@ fn api(client: &Client, address: &ObjectAddress) -> Api<DynamicObject> {
     match &address.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &address.kind),
         None => Api::all_with(client.clone(), &address.kind),
-    }
-}
-
-fn found<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
-    match answer {
-        Ok(found) => Ok(Some(found)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

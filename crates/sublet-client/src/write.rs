@@ -229,11 +229,14 @@ pub async fn read_object(
 ) -> Result<Option<Value>, kube::Error> {
     let path = DynamicObject::url_path(&address.kind, address.namespace.as_deref());
     let request = Request::new(path).get(&address.name, &GetParams::default());
-    match client
-        .request(request.map_err(kube::Error::BuildRequest)?)
-        .await
-    {
-        Ok(object) => Ok(Some(object)),
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    found(client.request(request).await)
+}
+
+/// The answer, or `None` if there is no such object.
+pub(crate) fn found<T>(answer: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
     }

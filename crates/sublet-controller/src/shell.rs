@@ -194,9 +194,10 @@ impl FencedWriter {
     }
 
     async fn send(&self, write: &Write) -> Result<(), Undone> {
-        let left = self.leadership.left(self.tenure).ok_or(Undone::Deposed)?;
-        let sending = perform(&self.client, write, self.name, left.min(WRITE_LIMIT));
-        let answer = self.leadership.writing(sending).await;
+        let (client, name) = (&self.client, self.name);
+        let send = |left: Duration| perform(client, write, name, left.min(WRITE_LIMIT));
+        let answer = self.leadership.write(self.tenure, send).await;
+        let answer = answer.ok_or(Undone::Deposed)?;
         let outcome = match &answer {
             Ok(()) => "written",
             Err(WriteError::Refused { .. }) => "refused",

@@ -146,18 +146,22 @@ impl Leadership {
         self.open.load(Ordering::SeqCst) == 0
     }
 
-    /// Waits for the answer to a write. While one is open, also because it was given up, the Lease
-    /// is not given back early: a successor could be overtaken by it.
-    pub async fn writing(
+    /// Sends a write and waits for its answer, if that tenure still may write; `None` if not, and
+    /// nothing is sent. `send` gets the time that is left. Nothing stands between this look and the
+    /// write: a successor counts on it. While a write is open, also because it was given up, the
+    /// Lease is not given back early: a successor could be overtaken by it.
+    pub async fn write<F: Future<Output = Result<(), WriteError>>>(
         &self,
-        write: impl Future<Output = Result<(), WriteError>>,
-    ) -> Result<(), WriteError> {
+        number: u64,
+        send: impl FnOnce(Duration) -> F,
+    ) -> Option<Result<(), WriteError>> {
+        let left = self.left(number)?;
         self.open.fetch_add(1, Ordering::SeqCst);
-        let answer = write.await;
+        let answer = send(left).await;
         if !matches!(answer, Err(WriteError::Unanswered(_))) {
             self.open.fetch_sub(1, Ordering::SeqCst);
         }
-        answer
+        Some(answer)
     }
 
     /// Waits until that tenure is over.

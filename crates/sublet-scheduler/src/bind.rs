@@ -274,16 +274,13 @@ async fn carry_out(
                 let Waiting { pod, uid, .. } = waiting;
                 let write = Write::bind(pod, uid, node, &annotations);
                 let posting = perform(&scheduler.client, &write, MANAGER, deadline);
-                // Nothing stands between this look and the write: whoever leads next counts on it.
                 let posted = match &office {
-                    None => posting.await,
-                    Some((leadership, number)) if leadership.left(*number).is_some() => {
-                        leadership.writing(posting).await
-                    }
-                    Some(_) => {
-                        scheduler.state().release(uid);
-                        return Err(NotBound::Deposed);
-                    }
+                    None => Some(posting.await),
+                    Some((leadership, number)) => leadership.write(*number, |_| posting).await,
+                };
+                let Some(posted) = posted else {
+                    scheduler.state().release(uid);
+                    return Err(NotBound::Deposed);
                 };
                 (
                     now(),

@@ -127,14 +127,35 @@ async fn a_write_without_an_answer_keeps_the_lease() {
         (refused().map(drop), true),
         (Err(WriteError::Unanswered(String::new())), false),
     ] {
-        let (campaigner, leadership) = candidacy();
-        let _answer = leadership.writing(async { answer }).await;
+        let (campaigner, leadership, number) = leads();
+        let answered = leadership.write(number, |_| async { answer }).await;
+        assert!(answered.is_some());
         assert_eq!(campaigner.all_answered(), is_answered);
     }
-    let (campaigner, leadership) = candidacy();
-    let given_up = leadership.writing(std::future::pending());
+    let (campaigner, leadership, number) = leads();
+    let given_up = leadership.write(number, |_| std::future::pending());
     let _late = tokio::time::timeout(Duration::ZERO, given_up).await;
     assert!(!campaigner.all_answered());
+}
+
+#[tokio::test]
+async fn after_its_tenure_nothing_is_sent() {
+    let (campaigner, leadership, number) = leads();
+    let send = |_| std::future::ready(Ok(()));
+    assert!(leadership.write(number + 1, send).await.is_none());
+    campaigner.tenure.send_replace(None);
+    assert!(leadership.write(number, send).await.is_none());
+    assert!(campaigner.all_answered());
+}
+
+/// A process that leads, and the number of its tenure.
+fn leads() -> (Campaigner, Leadership, u64) {
+    let (campaigner, leadership) = candidacy();
+    let mut election = Election::new("a".to_owned(), TIMING);
+    election.read(None, Instant::now());
+    election.written(Instant::now(), &Ok(1));
+    campaigner.tenure.send_replace(election.tenure);
+    (campaigner, leadership, election.tenures)
 }
 
 /// An API server's one Lease: a version, and its holder.
