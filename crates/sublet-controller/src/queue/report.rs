@@ -35,8 +35,6 @@ pub(crate) struct ReportInputs<'a> {
     pub(crate) books: &'a QuotaTotals,
     pub(crate) gathered: &'a Gathered,
     pub(crate) decisions: &'a [QueueDecision],
-    /// Was anything decided this time? If not, earlier reasons still hold.
-    pub(crate) decided: bool,
 }
 
 /// Writes for people.
@@ -48,14 +46,13 @@ pub(crate) struct StatusReport {
     pub(crate) status: Vec<Write>,
 }
 
-/// Returns the messages that are due and were not told yet, as far as there is room. The rest is
-/// found again later, except for things that happen only once.
+/// Returns the messages about a decision that are due and were not told yet, as far as there is
+/// room. The rest is found again later, except for things that happen only once. A look that decides
+/// nothing tells nothing: its messages would take the room of the reasons of the next look.
 pub(crate) fn tell(tellings: &ReportInputs<'_>, memory: &mut Memory) -> StatusReport {
     let mut told = StatusReport::default();
     let room = tellings.look.room;
-    if tellings.decided {
-        tellings.reasons(memory, &mut told.events);
-    }
+    tellings.reasons(memory, &mut told.events);
     if room.reasons {
         tellings.problems(memory, &mut told.events);
     }
@@ -249,18 +246,15 @@ impl ReportInputs<'_> {
 
     /// Tells the amounts that quotas use, and the amounts that they are entitled to.
     fn quotas(&self, memory: &mut Memory, told: &mut StatusReport) {
-        let figures = self.decided.then(|| self.figures());
+        let figures = self.figures();
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;
             let place = format!("{group} quota {namespace}/{name}");
             self.quota_problem((&place, at, quota), memory, &mut told.events);
             // Where two have one name, both are called by their namespaces too.
             let both = format!("{namespace}/{name}");
-            let own = figures.as_ref().and_then(|figures| {
-                let own = figures.get(name.as_str());
-                own.or_else(|| figures.get(&*both))
-            });
-            let Some(of_quota) = own else {
+            let own = figures.get(name.as_str());
+            let Some(of_quota) = own.or_else(|| figures.get(&*both)) else {
                 continue;
             };
             let figures = written(quota, of_quota, group == PLUGINS);

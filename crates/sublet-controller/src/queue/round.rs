@@ -80,26 +80,24 @@ impl QueueLook<'_> {
         memory.keep(|group| groups.contains_key(group), self.now);
         memory.keep_plans(|plan| self.seen.plans.contains_key(plan));
         let is_settled = self.follow_plans(&groups, memory, &mut round);
-        let mut decisions = Vec::new();
         let version = |name: &str| match &self.seen.plans.get(name)?.plan {
             Ok(plan) => Some(plan.version.to_string()),
             Err(_) => Some(String::new()),
         };
-        let seen_all = memory.has_all(version, self.now);
-        if is_settled && seen_all {
-            decisions = self.decide(&mut sight, &gathered, &books, memory);
-            memory.hold = decisions.iter().find_map(|decision| match decision {
-                QueueDecision::Hold(hold) => Some(hold.clone()),
-                _ => None,
-            });
-            self.write_plans(&decisions, &groups, names, &mut round);
+        if !memory.has_all(version, self.now) || !is_settled {
+            return round;
         }
+        let decisions = self.decide(&mut sight, &gathered, &books, memory);
+        memory.hold = decisions.iter().find_map(|decision| match decision {
+            QueueDecision::Hold(hold) => Some(hold.clone()),
+            _ => None,
+        });
+        self.write_plans(&decisions, &groups, names, &mut round);
         let tellings = ReportInputs {
             look: self,
             books: &books,
             gathered: &gathered,
             decisions: &decisions,
-            decided: is_settled && seen_all,
         };
         round.told = tell(&tellings, memory);
         round

@@ -16,7 +16,8 @@ fn planned(epoch: u64) -> World {
     world
 }
 
-/// A successor finds the plans, makes them its own, and goes on.
+/// A successor finds the plans, makes them its own, and goes on. It tells nothing before it has
+/// decided: there would be no room for its reasons then.
 #[test]
 fn a_successor_goes_on_with_the_plans_that_it_finds() {
     let mut world = planned(3);
@@ -24,6 +25,7 @@ fn a_successor_goes_on_with_the_plans_that_it_finds() {
     world.memory = Memory::default();
     let round = world.look();
     assert_eq!(acts(&round.steps), ["replace"]);
+    assert_eq!(round.told, StatusReport::default());
     let Act::Replace(plan) = &round.steps[0].write.act else {
         panic!("{round:?}")
     };
@@ -32,7 +34,9 @@ fn a_successor_goes_on_with_the_plans_that_it_finds() {
         (&json!(4), &json!("1"))
     );
     world.carry_out(round.steps);
-    assert_eq!(acts(&world.look().steps), ["patch", "patch"]);
+    let round = world.look();
+    assert_eq!(acts(&round.steps), ["patch", "patch"]);
+    assert_eq!(round.told.status.len(), 1);
     assert_eq!(world.names, 1);
 }
 
