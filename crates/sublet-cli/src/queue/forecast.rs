@@ -94,6 +94,8 @@ pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueFore
     let (mut cluster, nodes) = enter(&input, options, &mut forecast);
     let unit = options.scope.unit;
     objects.promise(&mut cluster, &input.pods, unit, &mut forecast);
+    // As a controller that has just taken over.
+    cluster.engine.relearn();
     let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
     let bound = pods.iter().filter(|pod| !pod.spec.node_name.is_empty());
     let ground = QuotaGround {
