@@ -115,6 +115,9 @@ impl QueueKeeper {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
         let watching = Watching::begin(&writer.client, self.engine(), &self.vital);
         watching.ready().await;
+        // Without its labels a namespace's groups would count as gone, and their plans with them.
+        let mut namespaces = self.known.namespaces.clone();
+        let _known = namespaces.wait_for(Option::is_some).await.is_ok();
         let reporter = StatusReporter::begin(writer, &self.vital);
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
