@@ -13,7 +13,7 @@
 //! `elastic_quota` (quotas in a tree), `quota_index` (which one a pod counts for), `tree_totals`
 //! (what each tree has), `quota_totals` (sound trees, and what each quota has, asks and may use),
 //! `group` (what starts together: gangs and jobs of all kinds, made into the queue's groups; whom
-//! the queue looks after), `workload` (the pods that Deployments and the like will have),
+//! the queue looks after), `queue_state` (the quotas and groups of a cluster), `workload` (the pods that Deployments and the like will have),
 //! `flavor` (flavors, and that no claim has one), `gang_plan` (where members of groups go, and
 //! the slot that a pod has), `share_pod` (SharePods), `extender` (messages), `keys` (every name,
 //! once).
@@ -40,6 +40,7 @@ pub mod object;
 mod pod;
 mod preempting;
 mod quantity;
+mod queue_state;
 mod quota;
 mod quota_index;
 mod quota_totals;
@@ -69,12 +70,12 @@ pub use pod::{
 };
 pub use preempting::{Preempting, PreemptingTextError, preempting_from_json, preempting_to_json};
 pub use quantity::{QuantityError, whole_number};
+pub use queue_state::QueueState;
 pub use quota::{QuotaSpec, ResourceQuota};
-pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, tree_of};
+pub use quota_index::{DEFAULT_QUOTA, PodQuota, QuotaIndex, elastic_quotas, of_quota, tree_of};
 pub use quota_totals::{
-    QuotaDemand, QuotaFigures, QuotaGround, QuotaTotals, QuotaTrouble, largest_card, no_total,
-    quota_figures, sound_tree,
+    QuotaDemand, QuotaFigures, QuotaTotals, QuotaTrouble, no_total, quota_figures, sound_tree,
 };
 pub use share_pod::SharePod;
-pub use tree_totals::{NoTotal, tree_totals};
+pub use tree_totals::{NoTotal, add_amounts, tree_totals};
 pub use workload::{Workload, WorkloadRole, is_workload, read_workload};

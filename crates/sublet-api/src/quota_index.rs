@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::elastic_quota::{ElasticQuota, ElasticQuotaError, QuotaFacts};
 use crate::keys;
-use crate::object::Pod;
+use crate::object::{Meta, Pod};
 
 /// The quota of pods that belong to no other (Koordinator).
 pub const DEFAULT_QUOTA: &str = "koordinator-default-quota";
@@ -33,6 +33,18 @@ pub fn elastic_quotas<'a>(
     let mut facts: Vec<_> = quotas.map(read).collect();
     inherit_trees(&mut facts);
     facts
+}
+
+/// The value of that quota among those by name.
+#[must_use]
+pub fn of_quota<'a, T>(
+    by_name: &'a BTreeMap<Arc<str>, T>,
+    Meta {
+        namespace, name, ..
+    }: &Meta,
+) -> Option<&'a T> {
+    let found = by_name.get(name.as_str());
+    found.or_else(|| by_name.get(&*format!("{namespace}/{name}")))
 }
 
 /// A quota that names no tree is in that of the quota above it. Koordinator's webhook writes it into

@@ -1,6 +1,5 @@
-//! The books of elastic quotas: their trees, the total of each tree, and the usage, request and
-//! entitlement of each quota. The controller and the commands that show a queue read the same
-//! books.
+//! Totals of elastic quotas: their trees, the total of each tree, and the usage, request and
+//! entitlement of each quota.
 //!
 //! A bad quota affects only itself: it is mended, and a message describes the change.
 
@@ -8,16 +7,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sublet_model::{MiB, Unit};
+use sublet_model::MiB;
 use sublet_plan::Engine;
 use sublet_queue::{Amounts, MinScaling, Quota, QuotaTree, TreeError, TreeTotals};
 
-use crate::elastic_quota::{ElasticQuota, QuotaFacts, QuotaScope};
-use crate::group::{QueuedGroup, member_shape};
+use crate::elastic_quota::{QuotaFacts, QuotaScope};
+use crate::group::{QueueSources, QueuedGroup, member_shape};
 use crate::keys;
-use crate::object::Pod;
+use crate::pod::is_over;
 use crate::quota_index::{DEFAULT_QUOTA, QuotaIndex, elastic_quotas};
-use crate::tree_totals::{NoTotal, tree_totals};
+use crate::tree_totals::{NoTotal, add_amounts, tree_totals};
 
 /// Quotas, and the totals that are divided among them.
 #[derive(Debug)]
@@ -49,19 +48,6 @@ impl fmt::Display for QuotaTrouble {
     }
 }
 
-/// Nodes and pods, as far as quotas have to know them.
-#[derive(Clone, Copy)]
-pub struct QuotaGround<'a> {
-    /// The cards of all nodes.
-    pub engine: &'a Engine,
-    /// Resources of all nodes that pods can have, without cards; `None` if no node is known.
-    pub nodes: Option<&'a Amounts>,
-    /// Pods that have a node and hold their requested resources.
-    pub pods: &'a [&'a Pod],
-    /// Unit of `aliyun.com/gpu-mem`.
-    pub unit: Unit,
-}
-
 /// Requests and usage of each quota's own pods, by quota name.
 #[derive(Debug, Clone, Default)]
 pub struct QuotaDemand {
@@ -81,19 +67,16 @@ pub struct QuotaFigures {
 }
 
 /// The memory of the largest card, which a whole card counts with.
-#[must_use]
-pub fn largest_card(engine: &Engine) -> MiB {
+pub(crate) fn largest_card(engine: &Engine) -> MiB {
     let facts = engine.ledger().books().filter_map(|(_, book)| book.facts());
     let cards = facts.flat_map(|facts| facts.inventory.gpus());
     cards.map(|gpu| gpu.memory).max().unwrap_or(MiB::ZERO)
 }
 
 impl QuotaTotals {
-    /// Makes the books of these quotas.
-    pub fn of<'a>(
-        quotas: impl Iterator<Item = &'a ElasticQuota> + Clone,
-        ground: QuotaGround<'_>,
-    ) -> QuotaTotals {
+    /// Reads the quotas. `engine`: the cards of all nodes.
+    pub(crate) fn of(sources: &QueueSources<'_>, engine: &Engine) -> QuotaTotals {
+        let quotas = sources.quotas.iter().copied();
         let mut troubles = BTreeMap::new();
         let mut facts: Vec<QuotaFacts> = Vec::new();
         let read = elastic_quotas(quotas.clone());
@@ -109,7 +92,7 @@ impl QuotaTotals {
             }
         }
         let index = QuotaIndex::new(&facts);
-        let totals = ground.totals(&facts, &index);
+        let totals = totals(sources, engine, (&facts, &index));
         let members = facts.iter();
         let members = members.filter(|facts| facts.scope == QuotaScope::Tree);
         for quota in members.clone().map(|facts| &facts.quota) {
@@ -136,16 +119,6 @@ impl QuotaTotals {
             troubles,
         }
     }
-
-    /// Usage, request and entitlement of each quota. Usage of a quota includes all quotas below it.
-    #[must_use]
-    pub fn figures(
-        &self,
-        demand: &QuotaDemand,
-        scaling: MinScaling,
-    ) -> BTreeMap<Arc<str>, QuotaFigures> {
-        quota_figures(&self.tree, &self.totals, demand, scaling)
-    }
 }
 
 /// A tree has no known total.
@@ -164,7 +137,8 @@ pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
     }
 }
 
-/// Usage, request and entitlement of each quota of a tree.
+/// Usage, request and entitlement of each quota of a tree. Usage of a quota includes all quotas below
+/// it.
 #[must_use]
 pub fn quota_figures(
     tree: &QuotaTree,
@@ -180,7 +154,7 @@ pub fn quota_figures(
         };
         for above in tree.path(&quota.name) {
             let figures = figures.entry(above.name.clone()).or_default();
-            add(&mut figures.used, used, 1);
+            add_amounts(&mut figures.used, used, 1);
         }
     }
     for resource in tree.resources() {
@@ -225,58 +199,57 @@ pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, Quot
     }
 }
 
-impl QuotaGround<'_> {
-    /// Total of each tree: the totals that its quotas give. The cluster's own tree has the sum of
-    /// all nodes, less the totals of other trees.
-    fn totals(&self, facts: &[QuotaFacts], index: &QuotaIndex) -> TreeTotals {
-        let nodes = self.nodes.map(|nodes| self.with_cards(nodes));
-        let card = largest_card(self.engine);
-        let outside = facts
-            .iter()
-            .filter(|facts| facts.scope == QuotaScope::Outside);
-        let outside = outside.map(|facts| &*facts.quota.name);
-        let mut used: BTreeMap<&str, Amounts> = outside
-            .chain([DEFAULT_QUOTA])
-            .map(|name| (name, Amounts::new()))
-            .collect();
-        for pod in self.pods {
-            if let Some(used) = used.get_mut(&*index.of_pod(pod).quota) {
-                // Nothing where what it takes cannot be read.
-                let shape = member_shape(pod, self.unit, card);
-                add(
-                    used,
-                    &shape.map(|shape| shape.amounts).unwrap_or_default(),
-                    1,
-                );
-            }
+/// Total of each tree: the totals that its quotas give. The cluster's own tree has the sum of all
+/// nodes, less the totals of other trees.
+fn totals(
+    sources: &QueueSources<'_>,
+    engine: &Engine,
+    (facts, index): (&[QuotaFacts], &QuotaIndex),
+) -> TreeTotals {
+    let nodes = sources.nodes.map(|nodes| with_cards(nodes, engine));
+    let card = largest_card(engine);
+    let outside = facts
+        .iter()
+        .filter(|facts| facts.scope == QuotaScope::Outside);
+    let outside = outside.map(|facts| &*facts.quota.name);
+    let mut used: BTreeMap<&str, Amounts> = outside
+        .chain([DEFAULT_QUOTA])
+        .map(|name| (name, Amounts::new()))
+        .collect();
+    let pods = sources.pods.iter();
+    for pod in pods.filter(|pod| !pod.spec.node_name.is_empty() && !is_over(pod)) {
+        if let Some(used) = used.get_mut(&*index.of_pod(pod).quota) {
+            // Nothing where what it takes cannot be read.
+            let shape = member_shape(pod, sources.scope.unit, card);
+            let amounts = shape.map(|shape| shape.amounts).unwrap_or_default();
+            add_amounts(used, &amounts, 1);
         }
-        tree_totals(facts, nodes.as_ref(), |quota| {
-            used.get(quota).cloned().unwrap_or_default()
-        })
     }
+    tree_totals(facts, nodes.as_ref(), |quota| {
+        used.get(quota).cloned().unwrap_or_default()
+    })
+}
 
-    fn with_cards(&self, nodes: &Amounts) -> Amounts {
-        let (mut cards, mut memory) = (0u64, 0u64);
-        for (_, book) in self.engine.ledger().books() {
-            let gpus = book.facts().map(|facts| facts.inventory.gpus());
-            for gpu in gpus.into_iter().flatten() {
-                cards += 1;
-                memory = memory.saturating_add(gpu.memory.get() << 20);
-            }
+fn with_cards(nodes: &Amounts, engine: &Engine) -> Amounts {
+    let (mut cards, mut memory) = (0u64, 0u64);
+    for (_, book) in engine.ledger().books() {
+        let gpus = book.facts().map(|facts| facts.inventory.gpus());
+        for gpu in gpus.into_iter().flatten() {
+            cards += 1;
+            memory = memory.saturating_add(gpu.memory.get() << 20);
         }
-        let mut nodes = nodes.clone();
-        // Whatever a node's status says of them by the same names: devices there are counted in parts.
-        nodes.insert(keys::GPU.into(), cards);
-        nodes.insert(keys::GPU_MEMORY.into(), memory);
-        nodes.insert(keys::GPU_COMPUTE.into(), 100 * cards);
-        nodes
     }
+    let mut nodes = nodes.clone();
+    // Whatever a node's status says of them by the same names: devices there are counted in parts.
+    nodes.insert(keys::GPU.into(), cards);
+    nodes.insert(keys::GPU_MEMORY.into(), memory);
+    nodes.insert(keys::GPU_COMPUTE.into(), 100 * cards);
+    nodes
 }
 
 impl QuotaDemand {
     /// Sums up the demand of groups. `counts`: does a group's request beyond its usage count?
-    #[must_use]
-    pub fn of_groups<'a>(
+    pub(crate) fn of_groups<'a>(
         groups: impl IntoIterator<Item = &'a QueuedGroup>,
         counts: impl Fn(&QueuedGroup) -> bool,
     ) -> QuotaDemand {
@@ -299,26 +272,18 @@ impl QuotaDemand {
 
     /// So many pods of a quota ask that.
     pub fn ask(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
-        add(self.asked.entry(quota.clone()).or_default(), amounts, times);
+        add_amounts(self.asked.entry(quota.clone()).or_default(), amounts, times);
     }
 
     /// So many have it.
     pub fn have(&mut self, quota: &Arc<str>, amounts: &Amounts, times: u64) {
-        add(self.used.entry(quota.clone()).or_default(), amounts, times);
+        add_amounts(self.used.entry(quota.clone()).or_default(), amounts, times);
     }
 
     /// Usage of a quota's own pods, without quotas below it.
     #[must_use]
     pub fn used(&self, quota: &str) -> Amounts {
         self.used.get(quota).cloned().unwrap_or_default()
-    }
-}
-
-/// Adds an amount several times; sums saturate.
-fn add(to: &mut Amounts, amounts: &Amounts, times: u64) {
-    for (resource, amount) in amounts {
-        let sum = to.entry(resource.clone()).or_default();
-        *sum = sum.saturating_add(amount.saturating_mul(times));
     }
 }
 

@@ -38,11 +38,7 @@ pub fn tree_totals(
     for facts in quotas {
         let tree = &facts.quota.tree;
         if let Some(total) = &facts.total {
-            let sum = totals.entry(tree.clone()).or_default();
-            for (resource, amount) in total {
-                let sum: &mut u64 = sum.entry(resource.clone()).or_default();
-                *sum = sum.saturating_add(*amount);
-            }
+            add_amounts(totals.entry(tree.clone()).or_default(), total, 1);
         }
         if !facts.takes_from_default {
             keep_apart.insert(tree);
@@ -65,6 +61,14 @@ pub fn tree_totals(
         }
     }
     totals
+}
+
+/// Adds amounts so many times; sums saturate.
+pub fn add_amounts(to: &mut Amounts, amounts: &Amounts, times: u64) {
+    for (resource, amount) in amounts {
+        let sum = to.entry(resource.clone()).or_default();
+        *sum = sum.saturating_add(amount.saturating_mul(times));
+    }
 }
 
 /// Subtracts amounts, down to zero.

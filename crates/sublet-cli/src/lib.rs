@@ -32,7 +32,7 @@
 //! - `compute`: compute time as tables and JSON show it, where any pod or job asks for it.
 //! - `verdict`: nodes and bound pods entered into the engine, with the stock scheduler's rules
 //!   beside it. `plan`, `explain` and snapshots ask it, so they cannot disagree.
-//! - `quota/`: `books` enters quotas, pods and nodes from files into trees; `print` shows what
+//! - `quota/`: `report` enters quotas, pods and nodes from files into trees; `print` shows what
 //!   each is entitled to.
 //! - `plan/`: `input` reads what kubectl prints, object by object, so that a bad one costs only
 //!   itself; `coming` makes the pods of workloads; `schedule` places the waiting pods; `print`

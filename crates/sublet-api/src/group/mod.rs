@@ -29,12 +29,13 @@ pub use gather::{Gathered, GroupProblem, GroupSources, MemberPod, QueuedGroup, g
 pub(crate) use job::shipped as shipped_jobs;
 pub use job::{
     JOB_KINDS, JobApi, JobFacts, JobKind, JobMember, JobName, JobProgress, JobRole, JobShape,
-    apis_of, job_kind, job_of, read_job,
+    job_kind, job_of, read_job,
 };
 pub use member::{ShapeMemo, member_shape};
 pub use priority::{AskedPriority, PriorityClasses};
+pub(crate) use scope::queued_groups;
 pub use scope::{
-    NamespaceLabels, QueueScope, QueueSources, WholeSnapshot, is_in_queue, queued_groups,
+    NamespaceLabels, QueueScope, QueueSources, WholeSnapshot, group_apis, is_in_queue,
 };
 
 /// Does such a pod queue, if it names a scheduler that asks Sublet? It does if it has a gang or a

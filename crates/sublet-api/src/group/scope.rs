@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{MiB, PodUid, Standing, Time, Unit};
-use sublet_queue::GroupId;
+use sublet_queue::{Amounts, GroupId};
 
-use super::gang::PodGroupFacts;
+use super::gang::{GANG_DIALECTS, PodGroupFacts};
 use super::gather::{Gathered, GroupSources, QueuedGroup, gather};
 use super::is_queued;
-use super::job::JobFacts;
+use super::job::{JOB_KINDS, JobApi, JobFacts, apis_of};
 use super::member::ShapeMemo;
 use super::priority::PriorityClasses;
+use crate::elastic_quota::ElasticQuota;
 use crate::gang_plan::GangPlan;
 use crate::keys;
 use crate::object::Pod;
@@ -32,27 +33,27 @@ pub struct QueueScope {
 /// Labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Everything that the queue's groups are made of.
+/// Objects that the queue looks at.
 #[derive(Clone, Copy)]
 pub struct QueueSources<'a> {
-    /// Every pod that is not over.
+    /// Every pod.
     pub pods: &'a [&'a Pod],
+    /// Resources of all nodes that pods can have, without cards; `None` if no node is known.
+    pub nodes: Option<&'a Amounts>,
     /// PodGroups of all APIs.
     pub pod_groups: &'a [&'a PodGroupFacts],
     /// Jobs of all kinds.
     pub jobs: &'a [&'a JobFacts],
     /// Plans that live.
     pub plans: &'a [&'a GangPlan],
-    /// Index of the quota of each pod and job.
-    pub quotas: &'a QuotaIndex,
+    /// Elastic quotas of all APIs.
+    pub quotas: &'a [&'a ElasticQuota],
     /// Values of the priority classes.
     pub classes: &'a PriorityClasses,
     /// Labels of namespaces.
     pub namespaces: &'a NamespaceLabels,
     /// Scope of the queue.
     pub scope: &'a QueueScope,
-    /// The memory that a whole card counts with.
-    pub card: MiB,
     /// Present time, for an object that does not say since when it waits.
     pub now: Time,
 }
@@ -95,15 +96,39 @@ impl QueueScope {
     }
 }
 
+/// Every API that groups are read from, beside that of pods: PodGroups, jobs and PriorityClasses.
+#[must_use]
+pub fn group_apis() -> Vec<JobApi> {
+    let pod_groups = GANG_DIALECTS.iter().flat_map(|dialect| {
+        let versions = dialect.versions().iter();
+        versions.map(move |&version| JobApi {
+            group: dialect.api_group(),
+            version,
+            kind: "PodGroup",
+            plural: "podgroups",
+        })
+    });
+    let classes = JobApi {
+        group: "scheduling.k8s.io",
+        version: "v1",
+        kind: "PriorityClass",
+        plural: "priorityclasses",
+    };
+    let jobs = JOB_KINDS.iter().flat_map(|job| apis_of(*job));
+    pod_groups.chain(jobs).chain([classes]).collect()
+}
+
 /// Has the pod a part in the queue already?
 #[must_use]
 pub fn is_in_queue(pod: &Pod) -> bool {
     has_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
 }
 
-/// The groups that the queue decides about. `ran`: did the group of that name run as a whole?
-pub fn queued_groups(
+/// The groups that the queue decides about. `card`: the memory that a whole card counts with.
+/// `ran`: did the group of that name run as a whole?
+pub(crate) fn queued_groups(
     sources: QueueSources<'_>,
+    (quotas, card): (&QuotaIndex, MiB),
     memo: &mut ShapeMemo,
     mut ran: impl FnMut(&str, WholeSnapshot) -> bool,
 ) -> Gathered {
@@ -119,22 +144,22 @@ pub fn queued_groups(
         pod_groups: sources.pod_groups,
         jobs: sources.jobs,
         plans: sources.plans,
-        quotas: sources.quotas,
+        quotas,
         priority: &|class| sources.classes.value(class),
         is_queued: &is_queued,
         unit: sources.scope.unit,
-        card: sources.card,
+        card,
         now: sources.now,
     };
     let mut gathered = gather(of, memo);
     // Who never queued is nobody's victim.
     let in_queue = pods.iter().filter(|pod| is_in_queue(pod));
     let in_queue: BTreeSet<&str> = in_queue.map(|pod| &*pod.metadata.uid).collect();
-    let sights = Sights::of(sources.plans);
+    let planned = Planned::of(sources.plans);
     for queued in &mut gathered.groups {
-        let sight = sights.of_group(queued);
+        let whole = planned.whole(queued);
         let group = &mut queued.group;
-        group.satisfied = ran(group.id.as_str(), sight);
+        group.satisfied = ran(group.id.as_str(), whole);
         let mut pods = queued.pods.iter();
         let queued_once = pods.any(|pod| in_queue.contains(pod.uid.as_str()));
         group.preemptible &= queued_once || queued.job.is_some();
@@ -143,35 +168,35 @@ pub fn queued_groups(
 }
 
 /// Facts that plans hold about groups.
-struct Sights<'a> {
+struct Planned<'a> {
     /// Pods that are evicted for others.
     victims: BTreeSet<&'a PodUid>,
     /// Number of slots of each group.
-    planned: BTreeMap<&'a GroupId, usize>,
+    slots: BTreeMap<&'a GroupId, usize>,
 }
 
-impl<'a> Sights<'a> {
-    fn of(plans: &'a [&'a GangPlan]) -> Sights<'a> {
+impl<'a> Planned<'a> {
+    fn of(plans: &'a [&'a GangPlan]) -> Planned<'a> {
         let parts = plans.iter().flat_map(|plan| &plan.groups);
-        let mut sights = Sights {
+        let mut planned = Planned {
             victims: BTreeSet::new(),
-            planned: BTreeMap::new(),
+            slots: BTreeMap::new(),
         };
         for part in parts {
-            *sights.planned.entry(&part.id).or_default() += part.slots.len();
+            *planned.slots.entry(&part.id).or_default() += part.slots.len();
             let victims = part.victims.iter().map(|victim| &victim.uid);
-            sights.victims.extend(victims);
+            planned.victims.extend(victims);
         }
-        sights
+        planned
     }
 
-    fn of_group(&self, QueuedGroup { group, .. }: &QueuedGroup) -> WholeSnapshot {
+    fn whole(&self, QueuedGroup { group, .. }: &QueuedGroup) -> WholeSnapshot {
         // Who goes for others begins anew.
         let stays = group.members().any(|(_, member)| {
             member.standing == Standing::Bound && !self.victims.contains(&member.uid)
         });
         let min: u64 = group.gangs.iter().map(|gang| u64::from(gang.min)).sum();
-        let planned = self.planned.get(&group.id).copied().unwrap_or(0);
+        let planned = self.slots.get(&group.id).copied().unwrap_or(0);
         WholeSnapshot {
             is_whole: group.satisfied,
             stays,

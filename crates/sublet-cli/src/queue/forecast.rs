@@ -2,28 +2,28 @@
 //! to the queue's own engine. Nothing is written.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 use sublet_api::gang_plan::{GangPlan, GangPlanObject};
 use sublet_api::group::{
-    JobFacts, NamespaceLabels, PodGroupFacts, PriorityClasses, QueueScope, QueueSources,
-    QueuedGroup, ShapeMemo, WholeSnapshot, job_kind, queued_groups, read_job, read_pod_group,
+    GroupProblem, JobFacts, NamespaceLabels, PodGroupFacts, PriorityClasses, QueueScope,
+    QueueSources, QueuedGroup, ShapeMemo, WholeSnapshot, job_kind, read_job, read_pod_group,
 };
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, QuotaDemand, QuotaGround, QuotaTotals, largest_card, pod_uid};
-use sublet_model::{MiB, Time, Unit};
+use sublet_api::{ElasticQuota, QueueState, QuotaTotals, add_amounts, pod_uid};
+use sublet_model::{Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
-    Amounts, Group, GroupId, MinScaling, QueueDecision, QueueHold, QueueMemo, QueueReason,
-    QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
+    Amounts, Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot,
+    QueueVictim, Slot, plan,
 };
 
 use super::promised;
 use crate::plan::{Input, Located, Unreadable, name_of, settle};
-use crate::quota::books::{Report, Row, add, rows};
+use crate::quota::report::{Report, Row, rows};
 use crate::verdict::{Cluster, Odd, asked};
 
 /// Options of a forecast.
@@ -96,21 +96,30 @@ pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueFore
     objects.promise(&mut cluster, &input.pods, unit, &mut forecast);
     // As a controller that has just taken over.
     cluster.engine.relearn();
-    let pods: Vec<&Pod> = input.pods.iter().map(|pod| &pod.object).collect();
-    let bound = pods.iter().filter(|pod| !pod.spec.node_name.is_empty());
-    let ground = QuotaGround {
-        engine: &cluster.engine,
+    let named = input.quotas.iter().map(|quota| &quota.object);
+    let named = named.filter(|quota| !quota.metadata.name.is_empty());
+    let sources = QueueSources {
+        pods: &input.pods.iter().map(|pod| &pod.object).collect::<Vec<_>>(),
         nodes: nodes.as_ref(),
-        pods: &bound.copied().collect::<Vec<_>>(),
-        unit,
+        pod_groups: &objects.pod_groups.iter().collect::<Vec<_>>(),
+        jobs: &objects.jobs.iter().collect::<Vec<_>>(),
+        plans: &objects.plans.iter().collect::<Vec<_>>(),
+        quotas: &named.collect::<Vec<_>>(),
+        classes: &objects.classes,
+        namespaces: &objects.namespaces,
+        scope: &options.scope,
+        now: options.now,
     };
-    let named = input.quotas.iter();
-    let named = named.filter(|quota| !quota.object.metadata.name.is_empty());
-    let books = QuotaTotals::of(named.map(|quota| &quota.object), ground);
-    let card = largest_card(&cluster.engine);
-    let queued = objects.groups(&pods, (&books, card), options, &mut forecast);
-    forecast.decide(&mut cluster, &books, queued, options.now);
-    forecast.show(&input.quotas, &books);
+    // As a controller that has just taken over, which has no memory of any group.
+    let ran = |_: &str, whole: WholeSnapshot| whole.ran(None);
+    let memo = &mut ShapeMemo::default();
+    let state = QueueState::of(sources, &cluster.engine, memo, ran);
+    let problems = state.gathered.problems.iter();
+    let problems = problems.map(|GroupProblem { of, error }| format!("warning: {of}: {error}"));
+    forecast.notes.extend(problems);
+    let decisions = decide(&mut cluster, &state, options.now);
+    forecast.show(&input.quotas, &state, &decisions);
+    forecast.enter(state.gathered.groups, decisions);
     forecast
 }
 
@@ -135,7 +144,7 @@ fn enter(
             tell(Odd::of_node(&error));
         }
         if let Ok(amounts) = sublet_api::node_amounts(object) {
-            add(sum.get_or_insert_default(), amounts);
+            add_amounts(sum.get_or_insert_default(), &amounts, 1);
         }
     }
     for Located { origin, object } in &input.pods {
@@ -223,63 +232,32 @@ impl Objects {
             }
         }
     }
+}
 
-    fn groups(
-        &self,
-        pods: &[&Pod],
-        (books, card): (&QuotaTotals, MiB),
-        options: &ForecastOptions,
-        forecast: &mut QueueForecast,
-    ) -> Vec<QueuedGroup> {
-        let sources = QueueSources {
-            pods,
-            pod_groups: &self.pod_groups.iter().collect::<Vec<_>>(),
-            jobs: &self.jobs.iter().collect::<Vec<_>>(),
-            plans: &self.plans.iter().collect::<Vec<_>>(),
-            quotas: &books.index,
-            classes: &self.classes,
-            namespaces: &self.namespaces,
-            scope: &options.scope,
-            card,
-            now: options.now,
-        };
-        // As a controller that has just taken over, which has no memory of any group.
-        let ran = |_: &str, sight: WholeSnapshot| sight.ran(None);
-        let gathered = queued_groups(sources, &mut ShapeMemo::default(), ran);
-        let said = gathered.problems.iter().map(|problem| {
-            let sublet_api::group::GroupProblem { of, error } = problem;
-            format!("warning: {of}: {error}")
-        });
-        forecast.notes.extend(said);
-        gathered.groups
-    }
+/// Asks the queue's engine once.
+fn decide(cluster: &mut Cluster, state: &QueueState, now: Time) -> Vec<QueueDecision> {
+    let groups = state.gathered.groups.iter();
+    let groups: Vec<Group> = groups.map(|queued| queued.group.clone()).collect();
+    let nodes = cluster.nodes();
+    plan(
+        QueueSnapshot {
+            engine: &mut cluster.engine,
+            nodes: &nodes,
+            tree: &state.quotas.tree,
+            totals: &state.quotas.totals,
+            groups: &groups,
+            hold: None,
+            breaks: &|_| false,
+            rules: &QueueRules::default(),
+            memo: &mut QueueMemo::default(),
+        },
+        now,
+    )
 }
 
 impl QueueForecast {
-    /// Asks the queue's engine once.
-    fn decide(
-        &mut self,
-        cluster: &mut Cluster,
-        books: &QuotaTotals,
-        queued: Vec<QueuedGroup>,
-        now: Time,
-    ) {
-        let groups: Vec<Group> = queued.iter().map(|queued| queued.group.clone()).collect();
-        let nodes = cluster.nodes();
-        let decisions = plan(
-            QueueSnapshot {
-                engine: &mut cluster.engine,
-                nodes: &nodes,
-                tree: &books.tree,
-                totals: &books.totals,
-                groups: &groups,
-                hold: None,
-                breaks: &|_| false,
-                rules: &QueueRules::default(),
-                memo: &mut QueueMemo::default(),
-            },
-            now,
-        );
+    /// Enters each group with its outcome.
+    fn enter(&mut self, queued: Vec<QueuedGroup>, decisions: Vec<QueueDecision>) {
         let mut fates: BTreeMap<Arc<str>, Fate> = BTreeMap::new();
         for decision in decisions {
             let (group, fate) = match decision {
@@ -336,9 +314,21 @@ impl QueueForecast {
     }
 
     /// Shows the quotas' figures and faults.
-    fn show(&mut self, quotas: &[Located<ElasticQuota>], books: &QuotaTotals) {
+    fn show(
+        &mut self,
+        quotas: &[Located<ElasticQuota>],
+        state: &QueueState,
+        decisions: &[QueueDecision],
+    ) {
+        let QuotaTotals {
+            facts,
+            tree,
+            totals,
+            troubles,
+            ..
+        } = &state.quotas;
         let mut report = Report::default();
-        report.tell(quotas, &books.troubles);
+        report.tell(quotas, troubles);
         let nameless = |quota: &&Located<ElasticQuota>| quota.object.metadata.name.is_empty();
         for Located { origin, .. } in quotas.iter().filter(nameless) {
             let (what, why) = ("an ElasticQuota".to_owned(), "it is missing".to_owned());
@@ -346,21 +336,9 @@ impl QueueForecast {
             report.unreadable.push(odd);
         }
         if !quotas.is_empty() {
-            // As the engine divides: who cannot start as things are has no part in it.
-            let idle = self.groups.iter().filter_map(|one| match &one.fate {
-                Fate::Waits { reason, .. } if !reason.has_part() => Some(&one.queued.group.id),
-                _ => None,
-            });
-            let idle: BTreeSet<&GroupId> = idle.collect();
-            let groups = self.groups.iter().map(|one| &one.queued);
-            let counts = |queued: &QueuedGroup| !idle.contains(&queued.group.id);
-            let demand = QuotaDemand::of_groups(groups, counts);
-            let figures = books.figures(&demand, MinScaling::On);
-            let all = books.facts.values();
-            let roots = all.filter(|facts| facts.is_root);
-            let roots = roots.map(|facts| &facts.quota.name).collect();
-            report.warn(&books.tree, &roots);
-            report.rows = rows(&books.tree, &books.totals, &figures);
+            let roots = facts.values().filter(|facts| facts.is_root);
+            report.warn(tree, &roots.map(|facts| &facts.quota.name).collect());
+            report.rows = rows(tree, totals, &state.figures(decisions));
         }
         self.quotas = report.rows;
         self.unreadable.extend(report.unreadable);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use sublet_api::group::{GANG_DIALECTS, JOB_KINDS, apis_of};
+use sublet_api::group::group_apis;
 use sublet_client::{Client, list_whole};
 
 use crate::answer::{api_error, connected};
@@ -36,30 +36,16 @@ pub(super) async fn read(kubeconfig: Option<&Path>) -> anyhow::Result<(Input, St
 fn others() -> Vec<(String, &'static str, &'static str)> {
     let mut kinds = vec![
         ("v1".to_owned(), "Namespace", "namespaces"),
-        (
-            "scheduling.k8s.io/v1".to_owned(),
-            "PriorityClass",
-            "priorityclasses",
-        ),
         ("sublet.dev/v1alpha1".to_owned(), "GangPlan", "gangplans"),
     ];
     for group in ["scheduling.sigs.k8s.io", "scheduling.x-k8s.io"] {
         kinds.push((format!("{group}/v1alpha1"), "ElasticQuota", "elasticquotas"));
     }
-    for dialect in GANG_DIALECTS {
-        let group = dialect.api_group();
-        let versions = dialect.versions().iter();
-        kinds.extend(
-            versions.map(|version| (format!("{group}/{version}"), "PodGroup", "podgroups")),
-        );
-    }
-    for api in JOB_KINDS.iter().flat_map(|kind| apis_of(*kind)) {
-        kinds.push((
-            format!("{}/{}", api.group, api.version),
-            api.kind,
-            api.plural,
-        ));
-    }
+    let apis = group_apis().into_iter();
+    kinds.extend(apis.map(|api| {
+        let version = format!("{}/{}", api.group, api.version);
+        (version, api.kind, api.plural)
+    }));
     kinds
 }
 

@@ -10,7 +10,7 @@ use super::forecast::{Fate, QueueForecast, Standing};
 use crate::align::table;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::jobs::duration;
-use crate::quota::books::Row;
+use crate::quota::report::Row;
 
 /// Amounts are whole numbers: CPU in thousandths of a core, all else in its base unit.
 #[derive(Serialize)]

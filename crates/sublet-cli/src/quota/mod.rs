@@ -1,10 +1,10 @@
 //! `sublet quota`: shows the entitlement of quotas.
 //!
-//! `plan` reads files and nothing else: `books` enters them into trees, `sublet-queue` decides, and
+//! `plan` reads files and nothing else: `report` enters them into trees, `sublet-queue` decides, and
 //! `print` shows the result.
 
-pub(crate) mod books;
 mod print;
+pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 
@@ -69,5 +69,5 @@ pub fn run(action: &QuotaCommand) -> anyhow::Result<Answer> {
 }
 
 fn answer(input: Input, keep_minima: bool, format: Format) -> anyhow::Result<Answer> {
-    print::answer(&books::enter(input, keep_minima), format)
+    print::answer(&report::enter(input, keep_minima), format)
 }

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use sublet_queue::quantity;
 
-use super::books::{Report, Row};
+use super::report::{Report, Row};
 use crate::align::table;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::plan::Unreadable;

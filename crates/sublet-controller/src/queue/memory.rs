@@ -187,10 +187,10 @@ impl Memory {
     }
 
     /// Did the group run as a whole since somebody of it is there?
-    pub(crate) fn ran_whole(&mut self, group: &str, sight: WholeSnapshot) -> bool {
-        let ran = sight.ran(self.whole.get(group).copied());
+    pub(crate) fn ran_whole(&mut self, group: &str, whole: WholeSnapshot) -> bool {
+        let ran = whole.ran(self.whole.get(group).copied());
         // Once nobody of it is left it begins anew.
-        let known = sight.stays && ran;
+        let known = whole.stays && ran;
         self.whole.insert(group.to_owned(), known);
         ran
     }
@@ -320,22 +320,22 @@ mod tests {
 
     #[test]
     fn who_ran_as_a_whole_is_remembered_until_nobody_of_it_is_left() {
-        let sight = |is_whole, stays, is_starting| WholeSnapshot {
+        let whole = |is_whole, stays, is_starting| WholeSnapshot {
             is_whole,
             stays,
             is_starting,
         };
         let mut memory = Memory::default();
-        assert!(!memory.ran_whole("g", sight(false, false, false)));
-        assert!(!memory.ran_whole("g", sight(false, true, true)));
-        assert!(memory.ran_whole("g", sight(true, true, true)));
-        assert!(memory.ran_whole("g", sight(false, true, false)), "one left");
-        assert!(!memory.ran_whole("g", sight(false, false, false)));
-        assert!(!memory.ran_whole("g", sight(false, true, false)), "anew");
+        assert!(!memory.ran_whole("g", whole(false, false, false)));
+        assert!(!memory.ran_whole("g", whole(false, true, true)));
+        assert!(memory.ran_whole("g", whole(true, true, true)));
+        assert!(memory.ran_whole("g", whole(false, true, false)), "one left");
+        assert!(!memory.ran_whole("g", whole(false, false, false)));
+        assert!(!memory.ran_whole("g", whole(false, true, false)), "anew");
         // Of a successor.
         let mut memory = Memory::default();
-        assert!(memory.ran_whole("runs", sight(false, true, false)));
-        assert!(!memory.ran_whole("starts", sight(false, true, true)));
+        assert!(memory.ran_whole("runs", whole(false, true, false)));
+        assert!(!memory.ran_whole("starts", whole(false, true, true)));
     }
 
     #[test]

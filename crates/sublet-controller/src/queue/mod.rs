@@ -167,9 +167,9 @@ impl QueueKeeper {
     ) -> Round {
         let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
         let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
-        watching.read_replica.decide(|sight| {
+        watching.read_replica.decide(|cluster| {
             let seen = watching.board.seen();
-            let outlook = QueueLook {
+            let look = QueueLook {
                 seen: &seen,
                 namespaces: &namespaces,
                 scope: &self.scope,
@@ -178,7 +178,7 @@ impl QueueKeeper {
                 now,
                 room,
             };
-            outlook.round(sight, memory, names)
+            look.round(cluster, memory, names)
         })
     }
 

@@ -6,19 +6,16 @@
 mod problems;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Map, Value, json};
-use sublet_api::group::{GangName, Gathered, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
+use sublet_api::group::{GangName, JobFacts, PodGroupFacts, QueuedGroup, gang_of};
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, QuotaDemand, QuotaFigures, QuotaTotals, keys};
+use sublet_api::{ElasticQuota, QueueState, QuotaFigures, keys, of_quota};
 use sublet_client::{Act, ObjectAddress, Write, event, pod_reference, reference};
 use sublet_model::Standing;
-use sublet_queue::{
-    Amounts, GroupId, MinScaling, QueueDecision, QueueReason, QueueVictim, quantity,
-};
+use sublet_queue::{Amounts, QueueDecision, QueueReason, QueueVictim, quantity};
 
 use super::QUEUE;
 use super::memory::{FIGURES_MS, Memory, STATUS_MS};
@@ -32,8 +29,7 @@ const TELLING_PODS: usize = 8;
 /// Input of the messages.
 pub(crate) struct ReportInputs<'a> {
     pub(crate) look: &'a QueueLook<'a>,
-    pub(crate) books: &'a QuotaTotals,
-    pub(crate) gathered: &'a Gathered,
+    pub(crate) state: &'a QueueState,
     pub(crate) decisions: &'a [QueueDecision],
 }
 
@@ -67,6 +63,7 @@ impl ReportInputs<'_> {
     /// Tells why groups wait, which groups were let start, and which pods go for them.
     fn reasons(&self, memory: &mut Memory, told: &mut Vec<Write>) {
         let groups: BTreeMap<&str, &QueuedGroup> = self
+            .state
             .gathered
             .groups
             .iter()
@@ -176,7 +173,7 @@ impl ReportInputs<'_> {
                 pods.entry(found.gang).or_default().push(pod);
             }
         }
-        let planned = self.gathered.groups.iter().filter(|queued| {
+        let planned = self.state.gathered.groups.iter().filter(|queued| {
             let roles = queued.group.roles();
             let mut members = roles.flat_map(|role| &role.members);
             members.any(|member| member.standing != Standing::Bound)
@@ -246,18 +243,15 @@ impl ReportInputs<'_> {
 
     /// Tells the amounts that quotas use, and the amounts that they are entitled to.
     fn quotas(&self, memory: &mut Memory, told: &mut StatusReport) {
-        let figures = self.figures();
+        let figures = self.state.figures(self.decisions);
         for (at, quota) in &self.look.seen.quotas {
             let (group, namespace, name) = at;
             let place = format!("{group} quota {namespace}/{name}");
             self.quota_problem((&place, at, quota), memory, &mut told.events);
-            // Where two have one name, both are called by their namespaces too.
-            let both = format!("{namespace}/{name}");
-            let own = figures.get(name.as_str());
-            let Some(of_quota) = own.or_else(|| figures.get(&*both)) else {
+            let Some(own) = of_quota(&figures, &quota.metadata) else {
                 continue;
             };
-            let figures = written(quota, of_quota, group == PLUGINS);
+            let figures = written(quota, own, group == PLUGINS);
             let seen = as_seen(quota, group == PLUGINS);
             if memory.writes(&place, (&figures, &seen), FIGURES_MS, self.look.now) {
                 let to = address(group, "ElasticQuota", "elasticquotas", namespace, name);
@@ -277,19 +271,6 @@ impl ReportInputs<'_> {
         }
     }
 
-    /// The quotas' use, demand and entitlement, as the engine divides. A group that cannot start as
-    /// things are has no part in it.
-    fn figures(&self) -> BTreeMap<Arc<str>, QuotaFigures> {
-        let idle = self.decisions.iter().filter_map(|decision| match decision {
-            QueueDecision::Explain { group, reason, .. } if !reason.has_part() => Some(group),
-            _ => None,
-        });
-        let idle: BTreeSet<&GroupId> = idle.collect();
-        let counts = |queued: &QueuedGroup| !idle.contains(&queued.group.id);
-        let demand = QuotaDemand::of_groups(&self.gathered.groups, counts);
-        self.books.figures(&demand, MinScaling::On)
-    }
-
     /// Tells the fault of a quota. `place`: its name in the memory.
     fn quota_problem(
         &self,
@@ -298,9 +279,7 @@ impl ReportInputs<'_> {
         told: &mut Vec<Write>,
     ) {
         let (group, namespace, name) = at;
-        let troubles = &self.books.troubles;
-        let both = || troubles.get(&*format!("{namespace}/{name}"));
-        let problem = troubles.get(name.as_str()).or_else(both);
+        let problem = of_quota(&self.state.quotas.troubles, &quota.metadata);
         let place = format!("{place} problem");
         let problem = problem.map(ToString::to_string);
         let Some(problem) =

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
-use sublet_api::group::{
-    Gathered, NamespaceLabels, QueueScope, QueueSources, QueuedGroup, queued_groups,
-};
+use sublet_api::group::{NamespaceLabels, QueueScope, QueueSources, QueuedGroup};
 use sublet_api::object::Pod;
-use sublet_api::{QuotaGround, QuotaTotals, has_gate, is_over, largest_card, pod_uid};
+use sublet_api::{QueueState, add_amounts, has_gate, pod_uid};
 use sublet_client::{Act, Write};
 use sublet_model::{Time, Victim};
 use sublet_plan::Engine;
@@ -65,16 +63,14 @@ impl QueueLook<'_> {
     /// Looks at everything once.
     pub(crate) fn round(
         &self,
-        mut sight: ClusterSnapshot<'_>,
+        mut cluster: ClusterSnapshot<'_>,
         memory: &mut Memory,
         names: &mut u64,
     ) -> Round {
         let mut round = Round::default();
-        let books = self.books(sight.engine);
-        let gathered = self.gather(&books, sight.engine, memory);
-        let groups: BTreeMap<&str, &QueuedGroup> = gathered
-            .groups
-            .iter()
+        let state = self.state(cluster.engine, memory);
+        let groups = state.gathered.groups.iter();
+        let groups: BTreeMap<&str, &QueuedGroup> = groups
             .map(|group| (group.group.id.as_str(), group))
             .collect();
         memory.keep(|group| groups.contains_key(group), self.now);
@@ -87,7 +83,7 @@ impl QueueLook<'_> {
         if !memory.has_all(version, self.now) || !is_settled {
             return round;
         }
-        let decisions = self.decide(&mut sight, &gathered, &books, memory);
+        let decisions = self.decide(&mut cluster, &state, memory);
         memory.hold = decisions.iter().find_map(|decision| match decision {
             QueueDecision::Hold(hold) => Some(hold.clone()),
             _ => None,
@@ -95,53 +91,39 @@ impl QueueLook<'_> {
         self.write_plans(&decisions, &groups, names, &mut round);
         let tellings = ReportInputs {
             look: self,
-            books: &books,
-            gathered: &gathered,
+            state: &state,
             decisions: &decisions,
         };
         round.told = tell(&tellings, memory);
         round
     }
 
-    fn books(&self, engine: &Engine) -> QuotaTotals {
+    fn state(&self, engine: &Engine, memory: &mut Memory) -> QueueState {
         let mut nodes = Amounts::new();
-        for (resource, amount) in self.seen.nodes.values().flatten() {
-            let sum = nodes.entry(resource.clone()).or_default();
-            *sum = sum.saturating_add(*amount);
+        for node in self.seen.nodes.values() {
+            add_amounts(&mut nodes, node, 1);
         }
-        let pods = self.seen.pods.values().map(|pod| &**pod);
-        let pods = pods.filter(|pod| !pod.spec.node_name.is_empty() && !is_over(pod));
-        let ground = QuotaGround {
-            engine,
-            nodes: Some(&nodes),
-            pods: &pods.collect::<Vec<_>>(),
-            unit: self.scope.unit,
-        };
-        QuotaTotals::of(self.seen.quotas.values(), ground)
-    }
-
-    fn gather(&self, books: &QuotaTotals, engine: &Engine, memory: &mut Memory) -> Gathered {
         let groups = self.seen.pod_groups.values();
         let plans = self.seen.plans.values();
         let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
         let pods = self.seen.pods.values().map(|pod| &**pod);
         let sources = QueueSources {
             pods: &pods.collect::<Vec<_>>(),
+            nodes: Some(&nodes),
             pod_groups: &groups.map(|group| &group.facts).collect::<Vec<_>>(),
             jobs: &self.seen.jobs.values().collect::<Vec<_>>(),
             plans: &plans.collect::<Vec<_>>(),
-            quotas: &books.index,
+            quotas: &self.seen.quotas.values().collect::<Vec<_>>(),
             classes: &self.seen.classes,
             namespaces: self.namespaces,
             scope: self.scope,
-            card: largest_card(engine),
             now: self.now,
         };
         let mut shapes = std::mem::take(&mut memory.shapes);
-        let ran = |group: &str, sight| memory.ran_whole(group, sight);
-        let gathered = queued_groups(sources, &mut shapes, ran);
+        let ran = |group: &str, whole| memory.ran_whole(group, whole);
+        let state = QueueState::of(sources, engine, &mut shapes, ran);
         memory.shapes = shapes;
-        gathered
+        state
     }
 
     /// Collects the steps due for all plans. False: one is not as it should be yet, so nothing new
@@ -183,25 +165,24 @@ impl QueueLook<'_> {
 
     fn decide(
         &self,
-        sight: &mut ClusterSnapshot<'_>,
-        gathered: &Gathered,
-        books: &QuotaTotals,
+        cluster: &mut ClusterSnapshot<'_>,
+        state: &QueueState,
         memory: &mut Memory,
     ) -> Vec<QueueDecision> {
         let group = |queued: &QueuedGroup| Group {
             not_before: memory.not_before(queued.group.id.as_str()),
             ..queued.group.clone()
         };
-        let groups: Vec<Group> = gathered.groups.iter().map(group).collect();
+        let groups: Vec<Group> = state.gathered.groups.iter().map(group).collect();
         plan(
             QueueSnapshot {
-                engine: sight.engine,
-                nodes: &sight.nodes,
-                tree: &books.tree,
-                totals: &books.totals,
+                engine: cluster.engine,
+                nodes: &cluster.nodes,
+                tree: &state.quotas.tree,
+                totals: &state.quotas.totals,
                 groups: &groups,
                 hold: memory.hold.as_ref(),
-                breaks: sight.breaks,
+                breaks: cluster.breaks,
                 rules: &QueueRules::default(),
                 memo: &mut memory.engine,
             },

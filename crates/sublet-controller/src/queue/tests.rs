@@ -143,7 +143,7 @@ impl World {
         slots
             .iter()
             .for_each(|slot| self.engine.observe(slot.clone()));
-        let sight = ClusterSnapshot {
+        let cluster = ClusterSnapshot {
             engine: &mut self.engine,
             nodes: self.nodes.clone(),
             breaks: &|_| false,
@@ -157,7 +157,7 @@ impl World {
             now: Time::from_ms(self.now),
             room: self.room,
         };
-        let round = look.round(sight, &mut self.memory, &mut self.names);
+        let round = look.round(cluster, &mut self.memory, &mut self.names);
         slots.iter().for_each(|slot| self.engine.forget(&slot.uid));
         round
     }

@@ -14,7 +14,7 @@ use kube::Client;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher;
 use sublet_api::gang_plan::GangPlanObject;
-use sublet_api::group::{GANG_DIALECTS, JOB_KINDS, apis_of};
+use sublet_api::group::group_apis;
 use sublet_api::object::{Node, Pod};
 use sublet_client::{
     Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any, watch_definitions,
@@ -126,16 +126,18 @@ impl Watching {
         plugins.clone().follow(&mut tasks, quotas, |seen, change| {
             seen.quota(PLUGINS, change);
         });
-        for kind in kinds() {
+        for api in group_apis() {
+            let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
+            let watched = ApiResource::from_gvk_with_plural(&kind, api.plural);
+            let api_version = watched.api_version.clone();
             let list = List {
-                definition: format!("{}.{}", kind.plural, kind.group),
-                name: format!("{}.{}", kind.plural, kind.api_version),
+                definition: format!("{}.{}", api.plural, api.group),
+                name: format!("{}.{api_version}", api.plural),
                 ..plugins.clone()
             };
-            let watched = kind.clone();
             let objects = move |client: &Client| watch_any(client, &watched);
             list.follow(&mut tasks, objects, move |seen, change| {
-                seen.object(&kind.api_version, &kind.kind, change);
+                seen.object(&api_version, api.kind, change);
             });
         }
         Watching {
@@ -152,26 +154,6 @@ impl Watching {
             self.board.news.notified().await;
         }
     }
-}
-
-/// Every kind that is read as data.
-fn kinds() -> Vec<ApiResource> {
-    let kind = |group: &str, version: &str, kind: &str, plural: &str| {
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-    };
-    let groups = GANG_DIALECTS.iter().flat_map(|dialect| {
-        let versions = dialect.versions().iter();
-        versions.map(|version| kind(dialect.api_group(), version, "PodGroup", "podgroups"))
-    });
-    let jobs = JOB_KINDS.iter().flat_map(|job| apis_of(*job));
-    let jobs = jobs.map(|api| kind(api.group, api.version, api.kind, api.plural));
-    let classes = kind(
-        "scheduling.k8s.io",
-        "v1",
-        "PriorityClass",
-        "priorityclasses",
-    );
-    groups.chain(jobs).chain([classes]).collect()
 }
 
 /// A list that is followed.

@@ -226,7 +226,7 @@ pub fn job_kind(api_version: &str, kind: &str) -> Option<&'static dyn JobKind> {
 }
 
 /// Every API of a kind, the one that is asked for first.
-pub fn apis_of(kind: &dyn JobKind) -> impl Iterator<Item = JobApi> {
+pub(super) fn apis_of(kind: &dyn JobKind) -> impl Iterator<Item = JobApi> {
     let api = kind.api();
     let others = kind.other_versions().iter();
     std::iter::once(api).chain(others.map(move |&version| JobApi { version, ..api }))

@@ -25,11 +25,12 @@ impl ReportInputs<'_> {
                 told.push(self.event(&about, "Warning", REASON, &unread.why));
             }
         }
-        if self.gathered.problems.is_empty() {
+        let problems = &self.state.gathered.problems;
+        if problems.is_empty() {
             return;
         }
         let objects = self.objects();
-        for problem in &self.gathered.problems {
+        for problem in problems {
             let text = format!("{}: {}", problem.of, problem.error);
             let place = format!("problem {text}");
             let Some(about) = objects.get(own_name(&problem.of)) else {

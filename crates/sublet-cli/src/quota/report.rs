@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sublet_api::object::{Meta, Pod};
+use sublet_api::object::Pod;
 use sublet_api::{
     ElasticQuota, PodQuota, QuotaDemand, QuotaFacts, QuotaFigures, QuotaIndex, QuotaScope,
-    QuotaTrouble, amounts_of, elastic_quotas, no_total, node_amounts, quota_figures, sound_tree,
-    tree_totals,
+    QuotaTrouble, add_amounts, amounts_of, elastic_quotas, no_total, node_amounts, of_quota,
+    quota_figures, sound_tree, tree_totals,
 };
 use sublet_queue::{Amounts, MinScaling, QuotaProblem, QuotaTree, TreeTotals};
 
@@ -140,15 +140,11 @@ impl Report {
         troubles: &BTreeMap<Arc<str>, QuotaTrouble>,
     ) {
         for Located { origin, object } in quotas {
-            let Meta {
-                namespace, name, ..
-            } = &object.metadata;
-            // Of two quotas of one name both are called by their namespaces too.
-            let both = || troubles.get(&*format!("{namespace}/{name}"));
-            let Some(QuotaTrouble { field, what }) = troubles.get(&**name).or_else(both) else {
+            let Some(QuotaTrouble { field, what }) = of_quota(troubles, &object.metadata) else {
                 continue;
             };
-            let odd = Unreadable::of(origin, title(name), field, what.clone());
+            let of = title(&object.metadata.name);
+            let odd = Unreadable::of(origin, of, field, what.clone());
             self.unreadable.push(odd);
         }
     }
@@ -199,7 +195,7 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
     let mut sum = None;
     for Located { origin, object } in &input.nodes {
         match node_amounts(object) {
-            Ok(amounts) => add(sum.get_or_insert_default(), amounts),
+            Ok(amounts) => add_amounts(sum.get_or_insert_default(), &amounts, 1),
             Err(error) => {
                 let what = format!("node {}", object.metadata.name);
                 let odd = Unreadable::of(origin, what, error.field(), error.to_string());
@@ -208,14 +204,6 @@ fn nodes(input: &Input, report: &mut Report) -> Option<Amounts> {
         }
     }
     sum
-}
-
-/// Adds amounts; sums saturate.
-pub(crate) fn add(sum: &mut Amounts, amounts: Amounts) {
-    for (resource, amount) in amounts {
-        let sum: &mut u64 = sum.entry(resource).or_default();
-        *sum = sum.saturating_add(amount);
-    }
 }
 
 /// Demand that the quotas' controller last wrote. The figure of a quota with others below it is
