@@ -108,7 +108,7 @@ impl Control for IncompletePods {
 
     const NAME: &'static str = "sublet-incomplete-pods";
 
-    fn watch(&self, client: &Client) -> (Controller<PodWire>, IncompleteCaches) {
+    fn watch(&self, client: &Client, _: u64) -> (Controller<PodWire>, IncompleteCaches) {
         let pods = Api::all_with(client.clone(), &());
         let waiting = watcher::Config::default().fields("spec.nodeName=");
         // One after the other: what one notes of an owner, the next one finds.

@@ -150,6 +150,7 @@ impl Control for CertificateKeeper {
     fn watch(
         &self,
         client: &Client,
+        _: u64,
     ) -> (Controller<MutatingWebhookConfiguration>, CertificateCaches) {
         let (secrets, writer) = store();
         let secret = reflector(writer, self.watch_secret(client)).touched_objects();

@@ -4,16 +4,16 @@
 //! The webhooks answer on every replica; all writers run on the leader alone. All state is in the
 //! API server. It never binds a pod and never speaks to a node.
 //!
-//! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas,
-//! known, review, webhook, listener; pace, preemptor, incomplete, share_pods, queue.
+//! Suggested reading order: shell; hosts, keeper; admission, flavors, bindings, quotas, known,
+//! review, webhook, listener; pace, ledger, preemptor, incomplete, share_pods, queue.
 //!
 //! # Modules
 //! - `shell`: the frame of every controller. A `Control` says what it watches (with kube's
 //!   `Controller`), what else it sees, and decides; the shell runs it while this process leads,
 //!   sends its writes, and tries again with growing pauses.
+//! - `ledger`: the one ledger of preemptor and queue, new in each tenure.
 //! - `preemptor`: evicts pods where the stock scheduler cannot see that one must go: note,
-//!   evictions, nomination. Its ledger has the slots of plans; members of groups have others
-//!   evicted only by the queue.
+//!   evictions, nomination. Members of groups have others evicted only by the queue.
 //! - `incomplete`: deletes pods without a node that the webhook did not complete, if a controller
 //!   makes them anew; once each, by a note on their owner.
 //! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status.
@@ -40,6 +40,7 @@ mod hosts;
 mod incomplete;
 mod keeper;
 mod known;
+mod ledger;
 mod listener;
 mod pace;
 mod patch;
@@ -83,6 +84,7 @@ use bindings::BindingRules;
 use incomplete::IncompletePods;
 use keeper::CertificateKeeper;
 use known::Known;
+use ledger::LedgerKeeper;
 use listener::{CALLS, ENDING};
 use preemptor::Preemptor;
 use queue::{QueueKeeper, keep_queue};
@@ -318,11 +320,11 @@ impl Controllers {
             validity: args.certificate_validity,
         };
         let rules = admission_rules(args);
+        let policy = args.queue.then(|| args.policy.clone());
+        let ledgers = Arc::new(LedgerKeeper::new(rules.unit, policy, vital.clone()));
         let preemptor = Preemptor {
             schedulers: rules.schedulers.clone(),
-            unit: rules.unit,
-            queue: args.queue,
-            vital: vital.clone(),
+            ledgers: ledgers.clone(),
         };
         let queue = args.queue.then(|| QueueKeeper {
             scope: QueueScope {
@@ -330,7 +332,7 @@ impl Controllers {
                 assign: rules.assign.clone(),
                 unit: rules.unit,
             },
-            policy: args.policy.clone(),
+            ledgers,
             known: known.clone(),
             vital: vital.clone(),
             writes_a_second: args.writes_per_second,

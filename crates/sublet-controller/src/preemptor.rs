@@ -7,12 +7,13 @@
 //! twice: it notes the victims on the pod, asks them to go by the Eviction API, and nominates the
 //! node. The note comes first and is never written again, so a leader that takes over goes on with
 //! the same victims, and one request evicts once. The extender reads the note too, and keeps the
-//! room. If jobs queue, its ledger has their plans, and members of groups are the queue's alone:
-//! evictions for them go by quotas.
+//! room. If jobs queue, it shares their ledger, which has their plans, and members of groups are the
+//! queue's alone: evictions for them go by quotas.
 //!
 //! The stock scheduler has the first try: it says `Unschedulable` after its own preemption, and
 //! nominates in the same write.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -23,27 +24,21 @@ use serde_json::json;
 use sublet_api::object::Pod;
 use sublet_api::{Preempting, is_unschedulable, keys, preempting_to_json, scheduler_of};
 use sublet_client::{Act, ObjectAddress, PodWire, Write, event, pod_reference, reference};
-use sublet_model::{Unit, Victim};
-use sublet_plan::{EngineOptions, NoRescue, Policy};
-use sublet_scheduler::{PreemptionVerdict, ReadReplica};
-use sublet_tasks::Vital;
+use sublet_model::Victim;
+use sublet_plan::NoRescue;
+use sublet_scheduler::PreemptionVerdict;
 
+use crate::ledger::{LedgerKeeper, SharedLedger};
 use crate::shell::{Control, Decision};
 
 /// When a pod that nobody helps is looked at again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The controller that evicts.
-#[derive(Debug, Clone)]
 pub(crate) struct Preemptor {
     /// The schedulers that ask Sublet.
     pub(crate) schedulers: Vec<String>,
-    /// Amount that one aliyun.com/gpu-mem stands for.
-    pub(crate) unit: Unit,
-    /// Jobs queue.
-    pub(crate) queue: bool,
-    /// Starts its watches.
-    pub(crate) vital: Vital,
+    pub(crate) ledgers: Arc<LedgerKeeper>,
 }
 
 impl Preemptor {
@@ -59,30 +54,27 @@ impl Preemptor {
 
 impl Control for Preemptor {
     type Object = PodWire;
-    type Caches = ReadReplica;
+    type Caches = Arc<SharedLedger>;
     /// `None`: the pod is none of its business.
     type Snapshot = Option<PreemptionVerdict>;
 
     const NAME: &'static str = "sublet-preemptor";
 
-    fn watch(&self, client: &Client) -> (Controller<PodWire>, ReadReplica) {
+    fn watch(&self, client: &Client, tenure: u64) -> (Controller<PodWire>, Arc<SharedLedger>) {
         let pods = Api::all_with(client.clone(), &());
         let waiting = watcher::Config::default().fields("spec.nodeName=");
-        let options = EngineOptions {
-            unit: self.unit,
-            ..EngineOptions::of(Policy::binpack())
-        };
-        let read_replica =
-            ReadReplica::begin(client.clone(), options, self.queue, &self.vital, None);
-        (Controller::new(pods, waiting), read_replica)
+        (
+            Controller::new(pods, waiting),
+            self.ledgers.of(client, tenure),
+        )
     }
 
-    async fn see(&self, read_replica: &ReadReplica, pod: &PodWire) -> Option<PreemptionVerdict> {
+    async fn see(&self, ledger: &Arc<SharedLedger>, pod: &PodWire) -> Option<PreemptionVerdict> {
         if !self.concerns(&pod.object) {
             return None;
         }
-        read_replica.ready().await;
-        Some(read_replica.outlook(&pod.object))
+        ledger.read_replica.ready().await;
+        Some(ledger.read_replica.outlook(&pod.object))
     }
 
     fn decide(&self, pod: &PodWire, sight: &Option<PreemptionVerdict>, now: Timestamp) -> Decision {
@@ -184,7 +176,7 @@ fn blocked(pod: &Pod, now: Timestamp) -> Write {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
-    use sublet_model::{NodeName, PodKey, PodUid, Time};
+    use sublet_model::{NodeName, PodKey, PodUid, Time, Unit};
     use sublet_tasks::vital;
 
     use super::*;
@@ -204,9 +196,7 @@ mod tests {
     fn preemptor() -> Preemptor {
         Preemptor {
             schedulers: vec!["sublet-scheduler".to_owned()],
-            unit: Unit::MiB,
-            queue: false,
-            vital: vital().0,
+            ledgers: Arc::new(LedgerKeeper::new(Unit::MiB, None, vital().0)),
         }
     }
 

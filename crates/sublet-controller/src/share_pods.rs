@@ -227,7 +227,7 @@ impl Control for SharePodKeeper {
 
     const NAME: &'static str = "sublet-sharepods";
 
-    fn watch(&self, client: &Client) -> (Controller<SharePodWire>, Client) {
+    fn watch(&self, client: &Client, _: u64) -> (Controller<SharePodWire>, Client) {
         let share_pods = Api::all_with(client.clone(), &());
         let pods: Api<PodWire> = Api::all_with(client.clone(), &());
         let made = watcher::Config::default().labels(keys::SHARE_POD_LABEL);

@@ -51,8 +51,9 @@ pub trait Control: Send + Sync + 'static {
     /// Its name in logs and metrics, and as field manager.
     const NAME: &'static str;
 
-    /// Watches, in kube's own words: the objects, and all other reasons to decide.
-    fn watch(&self, client: &Client) -> (Controller<Self::Object>, Self::Caches);
+    /// Watches, in kube's own words: the objects, and all other reasons to decide. `tenure`: the
+    /// number of the leadership.
+    fn watch(&self, client: &Client, tenure: u64) -> (Controller<Self::Object>, Self::Caches);
 
     /// Collects the data for a decision. It reads the caches and waits at most for them to be
     /// complete.
@@ -96,7 +97,7 @@ pub async fn govern<C: Control>(
     loop {
         let tenure = leadership.won().await;
         // All caches are new: what an earlier leader wrote is in the lists they begin with.
-        let (watches, caches) = control.watch(&client);
+        let (watches, caches) = control.watch(&client, tenure);
         let writer = FencedWriter {
             name: C::NAME,
             client: client.clone(),

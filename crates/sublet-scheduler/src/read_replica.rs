@@ -36,9 +36,7 @@ pub trait EventSink: Send + Sync {
     /// A node has changed.
     fn node(&self, change: Change<Node>);
     /// A plan has changed; the ledger has its slots too.
-    fn plan(&self, change: Change<GangPlanObject>) {
-        drop(change);
-    }
+    fn plan(&self, change: Change<GangPlanObject>);
 }
 
 /// Data for a decision about the whole cluster, while nothing changes.
@@ -67,22 +65,21 @@ pub enum PreemptionVerdict {
 }
 
 impl ReadReplica {
-    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `is_queued`:
-    /// the extender obeys plans, so their slots count here too. `sink` hears the changes.
+    /// Begins to follow. Amounts of `aliyun.com/gpu-mem` are in the unit of `options`. `queue`
+    /// hears the changes. Where there is one, extenders obey its plans, so their slots count.
     #[must_use]
     pub fn begin(
         client: Client,
         options: EngineOptions,
-        is_queued: bool,
         vital: &Vital,
-        sink: Option<Box<dyn EventSink>>,
+        queue: Option<Arc<dyn EventSink>>,
     ) -> ReadReplica {
         let scheduler = Scheduler::silent(client, options);
-        let scheduler = Arc::new(match is_queued {
-            true => scheduler.queued(),
-            false => scheduler,
+        let scheduler = Arc::new(match queue {
+            Some(_) => scheduler.queued(),
+            None => scheduler,
         });
-        let following = follow(scheduler.clone(), sink);
+        let following = follow(scheduler.clone(), queue);
         ReadReplica {
             scheduler,
             _following: vital.start_for_now("the watch of a read-only replica", following),
@@ -125,10 +122,11 @@ impl ReadReplica {
 impl Scheduler {
     pub(crate) fn outlook(&self, pod: &Pod) -> PreemptionVerdict {
         let mut state = self.state();
-        let unit = state.engine.options().unit;
+        let &EngineOptions { unit, stock, .. } = state.engine.options();
         let Ok(waiting) = Waiting::of(pod, unit) else {
             return PreemptionVerdict::Unknown;
         };
+        let waiting = waiting.counted(pod, stock);
         if !waiting.asks_gpu() || !unmodelled(pod).is_empty() {
             return PreemptionVerdict::Unknown;
         }

@@ -25,7 +25,7 @@ use crate::state::{Listed, Scheduler};
 
 /// Follows everything until it is dropped. `sink` hears of nodes and pods too. It ends with the first
 /// watch that does, for the ledger is as old as that from then on.
-pub(crate) async fn follow(scheduler: Arc<Scheduler>, sink: Option<Box<dyn EventSink>>) {
+pub(crate) async fn follow(scheduler: Arc<Scheduler>, sink: Option<Arc<dyn EventSink>>) {
     let client = &scheduler.client;
     let mut listed = None;
     let nodes = each(watch::<Nodes>(client, None), |change| {

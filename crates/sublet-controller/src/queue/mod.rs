@@ -16,7 +16,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod watched_state;
-mod watching;
+pub(crate) mod watching;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,19 +28,19 @@ use kube::Client;
 use sublet_api::group::QueueScope;
 use sublet_client::WriteError;
 use sublet_model::{Pauses, Time};
-use sublet_plan::{EngineOptions, Policy, StockRules};
 use sublet_replicas::leader::{Leadership, Tenure};
 use sublet_tasks::Vital;
 use sublet_telemetry::metrics::ControllerMetrics;
 
 use crate::known::Known;
+use crate::ledger::{LedgerKeeper, SharedLedger};
 use crate::pace::Pace;
 use crate::shell::{FencedWriter, Undone};
 use memory::Memory;
 use reporter::{Room, StatusReporter};
 use round::{QueueLook, Round};
 use steps::{Step, Then};
-use watching::Watching;
+use watching::follow_lists;
 
 /// Its name in logs and metrics, and as field manager.
 pub(crate) const QUEUE: &str = "sublet-queue";
@@ -64,8 +64,7 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_se
 /// The queue's configuration and its means.
 pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
-    /// The rule that chooses among places that fit: the extender's rule.
-    pub(crate) policy: Policy,
+    pub(crate) ledgers: Arc<LedgerKeeper>,
     /// The labels of namespaces.
     pub(crate) known: Known,
     /// Starts its watches.
@@ -113,8 +112,10 @@ impl QueueKeeper {
         names: &mut u64,
     ) -> std::convert::Infallible {
         // All is watched anew: what an earlier leader wrote is in the lists that begin it.
-        let watching = Watching::begin(&writer.client, self.engine(), &self.vital);
-        watching.ready().await;
+        let ledger = self.ledgers.of(&writer.client, writer.tenure);
+        let _lists = follow_lists(&writer.client, &ledger.board, &self.vital);
+        ledger.read_replica.ready().await;
+        ledger.board.ready().await;
         // Without its labels a namespace's groups would count as gone, and their plans with them.
         let mut namespaces = self.known.namespaces.clone();
         let _known = namespaces.wait_for(Option::is_some).await.is_ok();
@@ -129,12 +130,12 @@ impl QueueKeeper {
                 return std::future::pending().await;
             };
             let reign = (epoch, (began, renewed));
-            let round = self.look(&watching, reign, reporter.room(), &mut memory, names);
+            let round = self.look(&ledger, reign, reporter.room(), &mut memory, names);
             let rest = TOGETHER.max(RESTS * began.elapsed());
             reporter.tell(round.told);
             writer.decided();
             let is_done = self
-                .carry_out(round.steps, writer, &watching, &mut memory)
+                .carry_out(round.steps, writer, &ledger, &mut memory)
                 .await;
             failures = if is_done {
                 0
@@ -142,24 +143,15 @@ impl QueueKeeper {
                 failures.saturating_add(1)
             };
             tokio::time::sleep(PAUSES.after(failures)).await;
-            let news = watching.board.news.notified();
+            let news = ledger.board.news.notified();
             let _news = tokio::time::timeout(AGAIN, news).await;
             tokio::time::sleep(rest).await;
         }
     }
 
-    fn engine(&self) -> EngineOptions {
-        EngineOptions {
-            unit: self.scope.unit,
-            // A plan that the stock scheduler would refuse is none.
-            stock: StockRules::Here,
-            ..EngineOptions::of(self.policy.clone())
-        }
-    }
-
     fn look(
         &self,
-        watching: &Watching,
+        ledger: &SharedLedger,
         (epoch, at): (u64, (Instant, Instant)),
         room: Room,
         memory: &mut Memory,
@@ -167,8 +159,8 @@ impl QueueKeeper {
     ) -> Round {
         let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
         let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
-        watching.read_replica.decide(|cluster| {
-            let seen = watching.board.seen();
+        ledger.read_replica.decide(|cluster| {
+            let seen = ledger.board.seen();
             let look = QueueLook {
                 seen: &seen,
                 namespaces: &namespaces,
@@ -187,7 +179,7 @@ impl QueueKeeper {
         &self,
         steps: Vec<Step>,
         writer: &FencedWriter,
-        watching: &Watching,
+        ledger: &SharedLedger,
         memory: &mut Memory,
     ) -> bool {
         let mut is_done = true;
@@ -198,7 +190,7 @@ impl QueueKeeper {
         let mut steps = futures::stream::iter(steps).buffer_unordered(AT_ONCE);
         while let Some((step, written)) = steps.next().await {
             match written {
-                Ok(()) => self.enter(step, watching, memory),
+                Ok(()) => self.enter(step, ledger, memory),
                 Err(undone) => {
                     is_done &= self.failed(&step, &undone, memory);
                 }
@@ -208,9 +200,9 @@ impl QueueKeeper {
     }
 
     /// Enters a write that was done into the memory and into the view of the cluster.
-    fn enter(&self, step: Step, watching: &Watching, memory: &mut Memory) {
+    fn enter(&self, step: Step, ledger: &SharedLedger, memory: &mut Memory) {
         let now = Timestamp::now();
-        let mut seen = watching.board.seen();
+        let mut seen = ledger.board.seen();
         match step.then {
             Then::Nothing => {}
             Then::Planned(name) => memory.await_plan(name, None, moment(now)),

@@ -19,8 +19,7 @@ use sublet_api::object::{Node, Pod};
 use sublet_client::{
     Change, ElasticQuotas, PluginQuotas, is_unknown_kind, watch, watch_any, watch_definitions,
 };
-use sublet_plan::EngineOptions;
-use sublet_scheduler::{EventSink, ReadReplica};
+use sublet_scheduler::EventSink;
 use sublet_tasks::{Vital, VitalTasks};
 use tokio::sync::Notify;
 
@@ -49,22 +48,17 @@ pub(crate) struct Board {
     pub(crate) news: Notify,
 }
 
-/// The watches of one tenure; they end with it.
-pub(crate) struct Watching {
-    pub(crate) board: Arc<Board>,
-    pub(crate) read_replica: ReadReplica,
-    _tasks: VitalTasks,
-}
-
 impl Board {
     /// The objects seen.
     pub(crate) fn seen(&self) -> MutexGuard<'_, WatchedState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Is every list complete?
-    pub(crate) fn is_complete(&self) -> bool {
-        self.awaited().is_empty()
+    /// Waits until every list is complete.
+    pub(crate) async fn ready(&self) {
+        while !self.awaited().is_empty() {
+            self.news.notified().await;
+        }
     }
 
     fn awaited(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -77,83 +71,63 @@ impl Board {
     }
 }
 
-/// Passes on to the board the changes that the ledger's own watches tell.
-struct BoardEar(Arc<Board>);
-
-impl EventSink for BoardEar {
+/// Changes that the ledger's own watches tell.
+impl EventSink for Board {
     fn pod(&self, change: Change<Pod>) {
-        self.0.seen().pod(change);
-        self.0.news.notify_one();
+        self.seen().pod(change);
+        self.news.notify_one();
     }
 
     fn node(&self, change: Change<Node>) {
-        self.0.seen().node(change);
-        self.0.news.notify_one();
+        self.seen().node(change);
+        self.news.notify_one();
     }
 
     fn plan(&self, change: Change<GangPlanObject>) {
-        self.0.seen().plan(change);
-        self.0.news.notify_one();
+        self.seen().plan(change);
+        self.news.notify_one();
     }
 }
 
-impl Watching {
-    /// Begins to watch. `options`: of the engine that decides.
-    pub(crate) fn begin(client: &Client, options: EngineOptions, vital: &Vital) -> Watching {
-        let board = Arc::new(Board::default());
-        let sink = Box::new(BoardEar(board.clone()));
-        let read_replica = ReadReplica::begin(client.clone(), options, true, vital, Some(sink));
-
-        let mut tasks = VitalTasks::new(vital);
-        let defined = follow_definitions(&mut tasks, client);
-        let quotas = |client: &Client| watch::<ElasticQuotas>(client, None);
+/// Watches for the board all that the ledger does not, until the tasks are dropped.
+pub(crate) fn follow_lists(client: &Client, board: &Arc<Board>, vital: &Vital) -> VitalTasks {
+    let mut tasks = VitalTasks::new(vital);
+    let defined = follow_definitions(&mut tasks, client);
+    let quotas = |client: &Client| watch::<ElasticQuotas>(client, None);
+    let list = List {
+        client: client.clone(),
+        board: board.clone(),
+        definition: format!("elasticquotas.{KOORDINATOR}"),
+        name: KOORDINATOR.to_owned(),
+        defined: defined.clone(),
+    };
+    let plugins = List {
+        definition: format!("elasticquotas.{PLUGINS}"),
+        name: PLUGINS.to_owned(),
+        ..list.clone()
+    };
+    list.follow(&mut tasks, quotas, |seen, change| {
+        seen.quota(KOORDINATOR, change);
+    });
+    let quotas = |client: &Client| watch::<PluginQuotas>(client, None);
+    plugins.clone().follow(&mut tasks, quotas, |seen, change| {
+        seen.quota(PLUGINS, change);
+    });
+    for api in group_apis() {
+        let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
+        let watched = ApiResource::from_gvk_with_plural(&kind, api.plural);
+        let api_version = watched.api_version.clone();
         let list = List {
-            client: client.clone(),
-            board: board.clone(),
-            definition: format!("elasticquotas.{KOORDINATOR}"),
-            name: KOORDINATOR.to_owned(),
-            defined: defined.clone(),
+            definition: format!("{}.{}", api.plural, api.group),
+            name: format!("{}.{api_version}", api.plural),
+            ..plugins.clone()
         };
-        let plugins = List {
-            definition: format!("elasticquotas.{PLUGINS}"),
-            name: PLUGINS.to_owned(),
-            ..list.clone()
-        };
-        list.follow(&mut tasks, quotas, |seen, change| {
-            seen.quota(KOORDINATOR, change);
+        let objects = move |client: &Client| watch_any(client, &watched);
+        list.follow(&mut tasks, objects, move |seen, change| {
+            seen.object(&api_version, api.kind, change);
         });
-        let quotas = |client: &Client| watch::<PluginQuotas>(client, None);
-        plugins.clone().follow(&mut tasks, quotas, |seen, change| {
-            seen.quota(PLUGINS, change);
-        });
-        for api in group_apis() {
-            let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
-            let watched = ApiResource::from_gvk_with_plural(&kind, api.plural);
-            let api_version = watched.api_version.clone();
-            let list = List {
-                definition: format!("{}.{}", api.plural, api.group),
-                name: format!("{}.{api_version}", api.plural),
-                ..plugins.clone()
-            };
-            let objects = move |client: &Client| watch_any(client, &watched);
-            list.follow(&mut tasks, objects, move |seen, change| {
-                seen.object(&api_version, api.kind, change);
-            });
-        }
-        Watching {
-            board,
-            read_replica,
-            _tasks: tasks,
-        }
     }
-
-    /// Waits until all is known.
-    pub(crate) async fn ready(&self) {
-        self.read_replica.ready().await;
-        while !self.board.is_complete() {
-            self.board.news.notified().await;
-        }
-    }
+    tasks
 }
 
 /// A list that is followed.

@@ -78,7 +78,7 @@ impl Control for ToyControl {
 
     const NAME: &'static str = "toys";
 
-    fn watch(&self, client: &Client) -> (Controller<DynamicObject>, ()) {
+    fn watch(&self, client: &Client, _: u64) -> (Controller<DynamicObject>, ()) {
         let all = Api::all_with(client.clone(), &toys());
         let made = Api::<ConfigMap>::all(client.clone());
         let ours = watcher::Config::default().labels("sublet.test/toy");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sublet_api::{keys, preempting_to_json};
-use sublet_plan::{EngineOptions, NoRescue, Policy};
+use sublet_plan::{EngineOptions, NoRescue, Policy, StockRules};
 
 use super::plans::{member, plan};
 use super::world::{World, pod};
@@ -13,7 +13,12 @@ use crate::preempt::SYSTEM_NAMESPACES;
 
 /// A node of two cards, each with a pod of 9,000 MiB and no priority.
 fn world() -> World {
-    let world = World::of_none(EngineOptions::of(Policy::binpack()));
+    world_under(StockRules::Elsewhere)
+}
+
+fn world_under(stock: StockRules) -> World {
+    let options = EngineOptions::of(Policy::binpack());
+    let world = World::of_none(EngineOptions { stock, ..options });
     world.scheduler.state().node_rules = Some(BTreeMap::new());
     world.node("n1", 32_552, 2);
     world.bound("p", "n1", 0, 9_000);
@@ -105,6 +110,22 @@ async fn nobody_is_evicted_for_room_that_a_plan_has() {
     };
     let victims: Vec<&str> = decided.victims.iter().map(|one| one.uid.as_str()).collect();
     assert_eq!(victims, ["q"]);
+}
+
+/// The ledger that preemptor and queue share counts all that the stock scheduler does.
+#[tokio::test]
+async fn nobody_is_evicted_for_a_pod_that_the_stock_scheduler_would_refuse_then() {
+    let world = world_under(StockRules::Here);
+    let mut high = of_priority("high", 14_000, 9);
+    assert!(matches!(
+        outlook(&world, &high),
+        PreemptionVerdict::Possible(_)
+    ));
+    high["spec"]["containers"][0]["resources"]["limits"]["example.com/nic"] = json!("1");
+    assert_eq!(
+        outlook(&world, &high),
+        PreemptionVerdict::No(NoRescue::NobodyHelps)
+    );
 }
 
 /// A member with an opened gate waits for the queue, whatever its scheduler says.
