@@ -80,8 +80,9 @@ impl fmt::Display for Page {
         };
         write!(
             f,
-            "  {}: {all} lines since {}{writer}, {} old; cargo xtask bench {} --write\n    {}",
+            "  {}: {} since {}{writer}, {} old; cargo xtask bench {} --write\n    {}",
             bench.page,
+            count(all, "line"),
             since.commit,
             age(since.age),
             bench.command,
@@ -90,12 +91,15 @@ impl fmt::Display for Page {
     }
 }
 
-/// Days, or hours on the first.
-fn age(age: Duration) -> String {
-    let count = |count: u64, unit: &str| match count {
+fn count(count: u64, unit: &str) -> String {
+    match count {
         1 => format!("1 {unit}"),
         _ => format!("{count} {unit}s"),
-    };
+    }
+}
+
+/// Days, or hours on the first.
+fn age(age: Duration) -> String {
     match age.as_secs() / 3_600 {
         hours @ 0..24 => count(hours, "hour"),
         hours => count(hours / 24, "day"),

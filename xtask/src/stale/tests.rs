@@ -136,7 +136,7 @@ fn the_commit_of_the_build_counts_and_not_that_of_the_page() {
     made.commit();
     assert!(
         made.line()
-            .contains(&format!("1 lines since {built}, 10 days"))
+            .contains(&format!("1 line since {built}, 10 days"))
     );
 }
 
@@ -150,7 +150,7 @@ fn a_page_of_two_runs_counts_from_the_older_one() {
     made.commit();
     assert!(
         made.line()
-            .contains(&format!("1 lines since {older}, 10 days"))
+            .contains(&format!("1 line since {older}, 10 days"))
     );
 }
 
@@ -164,7 +164,7 @@ fn a_page_that_names_no_commit_of_here_counts_from_the_last_that_wrote_it() {
         let wrote = made.commit();
         made.write("crates/b/src/lib.rs", "1\n2\n");
         made.commit();
-        let expected = format!("speed: 1 lines since {wrote}, which last wrote it");
+        let expected = format!("speed: 1 line since {wrote}, which last wrote it");
         assert!(made.line().contains(&expected), "{}", made.line());
     }
 }
