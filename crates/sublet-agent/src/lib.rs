@@ -119,9 +119,9 @@ pub struct Args {
     /// Sharing mode of cards, if the node's label does not set one
     #[arg(long, value_enum, default_value_t = SharingWord::Memory)]
     sharing: SharingWord,
-    /// Size of one aliyun.com/gpu-mem; the same as the scheduler's
-    #[arg(long, env = "MEMORY_UNIT", value_enum, default_value_t = UnitWord::MiB)]
-    memory_unit: UnitWord,
+    /// Size of one aliyun.com/gpu-mem, MiB or GiB; the same as the scheduler's
+    #[arg(long, env = "MEMORY_UNIT", default_value_t)]
+    memory_unit: Unit,
     /// Method to advertise memory to kubelet
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
     advertise: AdvertiseWish,
@@ -231,15 +231,6 @@ impl IdentityWish {
     }
 }
 
-/// [`Unit`] as it is written in the flag.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum UnitWord {
-    #[value(name = "MiB")]
-    MiB,
-    #[value(name = "GiB")]
-    GiB,
-}
-
 /// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
 /// thread: the work is a few calls a minute. `time`: how containers on one card share its time.
 /// `carried` are the libraries inside this program, if it has any.
@@ -255,10 +246,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let settings = Settings {
         sharing: args.sharing.into(),
-        unit: match args.memory_unit {
-            UnitWord::MiB => Unit::MiB,
-            UnitWord::GiB => Unit::GiB,
-        },
+        unit: args.memory_unit,
         advertise: args.advertise,
         gpu_splits: args.gpu_splits,
         hami_register: args.hami_register,
@@ -408,12 +396,13 @@ mod tests {
 
     #[test]
     fn flags_are_checked_before_anything_starts() {
-        let args = parse("--node-name n1 --sharing both --memory-unit GiB").unwrap();
+        let args = parse("--node-name n1 --sharing both --memory-unit gib").unwrap();
         assert_eq!(Sharing::from(args.sharing), Sharing::Both);
+        assert_eq!(args.memory_unit, Unit::GiB);
         assert_eq!(args.device_plugin_dir.to_str(), Some(DEFAULT_FOLDER));
         let refused = |line: &str| parse(line).unwrap_err();
         assert!(refused("--node-name a/b").contains("a node name must not contain '/'"));
-        assert!(refused("--node-name a --memory-unit MB").contains("possible values: MiB, GiB"));
+        assert!(refused("--node-name a --memory-unit MB").contains("write `MiB` or `GiB`"));
         assert!(
             refused("--node-name a --inventory f --nvml-library l").contains("cannot be used with")
         );

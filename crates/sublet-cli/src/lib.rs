@@ -69,28 +69,4 @@ pub mod standalone;
 pub mod top;
 mod verdict;
 
-use clap::ValueEnum;
-use sublet_model::Unit;
-
 pub use answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, print_error};
-
-/// The unit of `aliyun.com/gpu-mem` on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum MemoryUnit {
-    /// One MiB.
-    #[default]
-    #[value(name = "MiB")]
-    MiB,
-    /// One GiB.
-    #[value(name = "GiB")]
-    GiB,
-}
-
-impl From<MemoryUnit> for Unit {
-    fn from(unit: MemoryUnit) -> Unit {
-        match unit {
-            MemoryUnit::MiB => Unit::MiB,
-            MemoryUnit::GiB => Unit::GiB,
-        }
-    }
-}

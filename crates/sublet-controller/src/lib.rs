@@ -142,9 +142,9 @@ pub struct Args {
         default_value = "system:serviceaccount:sublet-system:sublet-scheduler"
     )]
     scheduler_account: String,
-    /// Unit of aliyun.com/gpu-mem
-    #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
-    memory_unit: String,
+    /// Unit of aliyun.com/gpu-mem, MiB or GiB
+    #[arg(long, default_value_t)]
+    memory_unit: Unit,
     /// A scheduler that asks Sublet, as the extender's flag; can be given several times. Pods of
     /// other schedulers are left alone
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]
@@ -388,11 +388,7 @@ impl Controllers {
 
 fn admission_rules(args: &Args) -> AdmissionRules {
     AdmissionRules {
-        unit: if args.memory_unit == "GiB" {
-            Unit::GiB
-        } else {
-            Unit::MiB
-        },
+        unit: args.memory_unit,
         schedulers: args.scheduler_name.clone(),
         assign: args.assign_scheduler.clone(),
         slots: args.add_slots,

@@ -39,7 +39,7 @@ pub use device::{Gpu, GpuIndex, Health, Inventory, InventoryError};
 pub use host::Host;
 pub use ledger::{Book, Card, Checkpoint, Entry, Hold, Ledger, NodeIdx, Outline, Standing};
 pub use name::{ContainerName, GpuUuid, NameError, NodeName, PodKey, PodUid, Victim};
-pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit};
+pub use node::{Advertise, Identity, KeptFree, MeasuredUse, NodeFacts, Sharing, Unit, UnitError};
 pub use part::Part;
 pub use pauses::Pauses;
 pub use peak::{peak, peak_of};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU8;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::{
@@ -70,6 +71,22 @@ impl Unit {
             Unit::MiB => memory.get(),
             Unit::GiB => crate::GiB::whole_in(memory).get(),
         }
+    }
+}
+
+/// Reason why a text is no unit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no unit of memory; write `MiB` or `GiB`")]
+pub struct UnitError(String);
+
+/// Reads `MiB` or `GiB`, in small letters too.
+impl FromStr for Unit {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Unit, UnitError> {
+        let mut all = [Unit::MiB, Unit::GiB].into_iter();
+        let found = all.find(|unit| unit.to_string().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| UnitError(text.to_owned()))
     }
 }
 

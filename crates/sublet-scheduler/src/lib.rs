@@ -60,6 +60,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Context;
+use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy};
 
 pub use preempt::SYSTEM_NAMESPACES;
@@ -105,9 +106,9 @@ pub struct Args {
     /// Number of the best nodes to return; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]
     few: usize,
-    /// Unit of aliyun.com/gpu-mem
-    #[arg(long, default_value = "MiB", value_parser = ["MiB", "GiB"])]
-    memory_unit: String,
+    /// Unit of aliyun.com/gpu-mem, MiB or GiB
+    #[arg(long, default_value_t)]
+    memory_unit: Unit,
     /// Pods with this schedulerName get events that say why they wait; can be given several
     /// times, such as for a default-scheduler that asks this extender too
     #[arg(long, default_value = "sublet-scheduler", value_name = "NAME")]

@@ -13,7 +13,6 @@ use anyhow::Context;
 use k8s_openapi::api::coordination::v1::Lease;
 use sublet_client::ObjectAddress;
 use sublet_listener::{Callers, Door, Ending, Limits, listen, stopped};
-use sublet_model::Unit;
 use sublet_plan::EngineOptions;
 use sublet_replicas::leader::{SWIFT, campaign, candidacy, process_name};
 use sublet_tasks::{Vital, vital};
@@ -79,17 +78,12 @@ pub(crate) async fn serve(args: Args) -> anyhow::Result<()> {
         let standing_in = stand_in.run(client, health, &vital, stopped());
         return vigil.beside(standing_in).await?;
     }
-    let unit = if args.memory_unit == "GiB" {
-        Unit::GiB
-    } else {
-        Unit::MiB
-    };
     let options = EngineOptions {
         few: args.few,
-        unit,
+        unit: args.memory_unit,
         ..EngineOptions::of(args.policy)
     };
-    let (policy, few) = (options.policy.clone(), options.few);
+    let (policy, few, unit) = (options.policy.clone(), options.few, options.unit);
     let scheduler = Scheduler::new(client.clone(), options, args.scheduler_name);
     let scheduler = match args.queue {
         true => scheduler.queued(),

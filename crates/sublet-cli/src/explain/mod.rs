@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 use sublet_api::unhealthy_gpus;
 use sublet_client::{ConfigMaps, Nodes, Pods, Quotas, list};
+use sublet_model::Unit;
 
 use state::{ClusterObjects, ExplainOptions};
 
-use crate::MemoryUnit;
 use crate::answer::{Answer, DONE, Format, NOT_DONE, api_error, connected, document};
 use crate::queue::{self, ScopeArgs};
 use state::State;
@@ -81,9 +81,9 @@ struct PodArgs {
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
-    /// Unit of aliyun.com/gpu-mem, as set for the scheduler
-    #[arg(long, value_enum, ignore_case = true, default_value_t)]
-    memory_unit: MemoryUnit,
+    /// Unit of aliyun.com/gpu-mem, MiB or GiB, as set for the scheduler
+    #[arg(long, default_value_t)]
+    memory_unit: Unit,
 }
 
 /// Answers `sublet explain`.
@@ -126,7 +126,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let sick = maps.iter().filter_map(unhealthy_gpus).collect();
     let options = ExplainOptions {
         schedulers: args.scheduler_name.clone(),
-        unit: args.memory_unit.into(),
+        unit: args.memory_unit,
         policy: Policy::default(),
     };
     let objects = ClusterObjects {

@@ -15,7 +15,6 @@ use sublet_api::object::{Node, Pod};
 use sublet_client::{Nodes, Pods, list};
 use sublet_model::Unit;
 
-use crate::MemoryUnit;
 use crate::answer::{Advised, Answer, DONE, api_error, connected, document};
 use crate::top;
 
@@ -61,10 +60,10 @@ pub struct Args {
     /// The kubeconfig file; otherwise KUBECONFIG or ~/.kube/config, as kubectl does
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Unit of aliyun.com/gpu-mem on nodes without an agent. Otherwise it is guessed: more than 100
-    /// a GPU are MiB
-    #[arg(long, value_enum, ignore_case = true)]
-    memory_unit: Option<MemoryUnit>,
+    /// Unit of aliyun.com/gpu-mem on nodes without an agent, MiB or GiB. Otherwise it is guessed:
+    /// more than 100 a GPU are MiB
+    #[arg(long)]
+    memory_unit: Option<Unit>,
 }
 
 /// Answers `sublet inspect`.
@@ -93,8 +92,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let pods = list::<Pods>(&client, pod_field.as_deref())
         .await
         .map_err(|error| api_error("cannot list pods", error))?;
-    let unit = args.memory_unit.map(Unit::from);
-    let mut answer = print(&nodes, &pods, unit, args.output, args.details)?;
+    let mut answer = print(&nodes, &pods, args.memory_unit, args.output, args.details)?;
     if let (InspectFormat::Wide, Some(node)) = (args.output, &args.node) {
         // What the cluster knows is shown without it.
         match top::look(&client, node).await {

@@ -19,9 +19,9 @@ pub use input::{Input, Located, Origin, Unreadable};
 use print::Printing;
 use schedule::{Plan, PlanOptions, plan};
 pub(crate) use schedule::{name_of, settle};
+use sublet_model::Unit;
 use sublet_plan::Policy;
 
-use crate::MemoryUnit;
 use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
 use crate::queue::{self, ScopeArgs};
 
@@ -84,9 +84,9 @@ pub struct Args {
     /// the start
     #[arg(long, value_enum, default_value_t, conflicts_with = "queue")]
     arrival: Arrival,
-    /// Unit of aliyun.com/gpu-mem
-    #[arg(long, value_enum, ignore_case = true, default_value_t)]
-    memory_unit: MemoryUnit,
+    /// Unit of aliyun.com/gpu-mem, MiB or GiB
+    #[arg(long, default_value_t)]
+    memory_unit: Unit,
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     let options = PlanOptions {
         policy: args.policy.clone(),
         arrival: args.arrival,
-        unit: args.memory_unit.into(),
+        unit: args.memory_unit,
         schedulers: args.scheduler_name.clone(),
         now_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };

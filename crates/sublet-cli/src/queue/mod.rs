@@ -18,10 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use sublet_api::group::QueueScope;
 use sublet_arbiter::libraries::Carried;
-use sublet_model::Time;
+use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
 
-use crate::MemoryUnit;
 use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
 use crate::paste;
@@ -92,9 +91,9 @@ pub(crate) struct ScopeArgs {
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     pub(crate) scheduler_name: Vec<String>,
-    /// Unit of aliyun.com/gpu-mem
-    #[arg(long, value_enum, ignore_case = true, default_value_t)]
-    pub(crate) memory_unit: MemoryUnit,
+    /// Unit of aliyun.com/gpu-mem, MiB or GiB
+    #[arg(long, default_value_t)]
+    pub(crate) memory_unit: Unit,
     /// Scheduler for GPU pods that name none, as set for the controller. A namespace's label
     /// sublet.dev/assign-scheduler wins over it
     #[arg(long, value_name = "NAME")]
@@ -197,7 +196,7 @@ fn answer(
         scope: QueueScope {
             schedulers: scope.scheduler_name.iter().cloned().collect(),
             assign: scope.assign_scheduler.clone(),
-            unit: scope.memory_unit.into(),
+            unit: scope.memory_unit,
         },
         policy: scope.policy.clone(),
         now,

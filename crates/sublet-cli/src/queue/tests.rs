@@ -11,7 +11,7 @@ use sublet_plan::Policy;
 
 use super::forecast::{ForecastOptions, forecast};
 use super::print::{Printing, Shown, answer};
-use super::{MemoryUnit, ScopeArgs, planned};
+use super::{ScopeArgs, planned};
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE};
 use crate::plan::Input;
 
@@ -48,7 +48,7 @@ fn scope() -> ScopeArgs {
     ScopeArgs {
         kubeconfig: None,
         scheduler_name: vec!["ours".to_owned()],
-        memory_unit: MemoryUnit::default(),
+        memory_unit: Unit::default(),
         assign_scheduler: None,
         policy: Policy::default(),
     }

@@ -134,7 +134,7 @@ fn read_snapshot(file: &Path, args: &Args) -> anyhow::Result<Snapshot> {
     let mut input = plan::Input::default();
     input.read(&name, &text);
     let stop = args.bad_lines == BadLinesArg::Stop;
-    snapshot::of(input, args.memory_unit.into(), &args.add, stop)
+    snapshot::of(input, args.memory_unit, &args.add, stop)
 }
 
 fn left_out(file: &Path, lines: &[Bad]) -> Option<String> {

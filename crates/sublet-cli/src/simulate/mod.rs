@@ -23,10 +23,10 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use sublet_model::Unit;
 use sublet_plan::Policy;
 use sublet_sim::Discipline;
 
-use crate::MemoryUnit;
 use crate::answer::{Answer, BAD_INPUT};
 use input::Input;
 use seeds::Seeds;
@@ -186,15 +186,9 @@ pub struct Args {
     /// unless --arrive is given too
     #[arg(long, value_name = "MOVES", conflicts_with_all = ["placements", "plot"])]
     defrag: Option<usize>,
-    /// Unit of aliyun.com/gpu-mem in a snapshot
-    #[arg(
-        long,
-        value_enum,
-        ignore_case = true,
-        default_value_t,
-        conflicts_with = "nodes"
-    )]
-    memory_unit: MemoryUnit,
+    /// Unit of aliyun.com/gpu-mem in a snapshot, MiB or GiB
+    #[arg(long, default_value_t, conflicts_with = "nodes")]
+    memory_unit: Unit,
     /// Order of arrival and ranks of nodes, in place of --seed and --arrive
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "arrive"])]
     sequence: Option<PathBuf>,
