@@ -47,9 +47,7 @@ impl<'a> Parts<'a> {
                 mode: terms.mode,
                 matching: terms.matching,
                 satisfied: is_satisfied,
-                ends: started
-                    .zip(runs_for)
-                    .map(|(at, s)| at.plus_ms(s.saturating_mul(1000))),
+                ends: runs_for.map(|s| started.unwrap_or(now).plus_ms(s.saturating_mul(1000))),
                 started,
             },
             job: job.map(|job| job.job.clone()),

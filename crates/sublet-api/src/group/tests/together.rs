@@ -373,6 +373,15 @@ fn a_name_in_the_template_of_a_job_means_nothing() {
     assert_eq!(world.outline(), ["job/ns/j prio 0; j min 1: worker 1/1"]);
 }
 
+/// So it may go where room is kept for later.
+#[test]
+fn a_waiting_job_ends_as_if_it_began_now() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: j, namespace: ns}, spec: \
+               {activeDeadlineSeconds: 60, suspend: true, template: {spec: {schedulerName: ours}}}}";
+    let gathered = World::of(&[job.to_owned()]).gather();
+    assert_eq!(gathered.groups[0].group.ends.map(Time::ms), Some(60_009));
+}
+
 #[test]
 fn each_replica_of_a_leader_worker_set_is_a_group() {
     let set = "{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: l, \
