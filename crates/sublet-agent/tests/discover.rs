@@ -114,12 +114,7 @@ fn a_bad_file_is_an_error_that_says_where() -> Result<()> {
 
     fs::write(&path, "gpus:\n- memory: much\n")?;
     let bad = simulated(&path).read().unwrap_err().to_string();
-    for part in [
-        "gpus.yaml",
-        "line 2",
-        "`memory`",
-        "`much` is not an amount of memory",
-    ] {
+    for part in ["gpus.yaml", "line 2", "`memory`", "`much` is not a size"] {
         assert!(bad.contains(part), "{bad:?} without {part:?}");
     }
     Ok(())

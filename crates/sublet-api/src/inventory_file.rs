@@ -8,8 +8,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use sublet_model::{
-    Bdf, Fabric, GiB, Gpu, GpuIndex, GpuUuid, Health, Inventory, Level, MiB, Nic, NodeName, Pair,
-    Partition,
+    Bdf, Fabric, Gpu, GpuIndex, GpuUuid, Health, Inventory, Level, MiB, Nic, NodeName, Pair,
+    Partition, parse_size,
 };
 
 /// The devices that `text` describes. Cards without a UUID get one made from the name of
@@ -236,15 +236,7 @@ trait FromText: Sized {
 
 impl FromText for MiB {
     fn from_text(text: &str) -> Result<MiB, String> {
-        let number = |unit: &str| text.strip_suffix(unit)?.trim_end().parse::<u64>().ok();
-        let amount = match (number("MiB"), number("GiB")) {
-            (Some(mib), _) => MiB::new(mib),
-            (_, Some(gib)) => GiB::new(gib).map(MiB::from),
-            _ => None,
-        };
-        amount.ok_or_else(|| {
-            format!("`{text}` is not an amount of memory; write `16276MiB` or `16GiB`")
-        })
+        parse_size(text).map_err(|error| error.to_string())
     }
 }
 
@@ -400,16 +392,16 @@ partitions: [{id: 4, gpus: [1, 0], links: 18}]
         check("nodes: []", &["line 1", "nodes"]);
         check("gpus:\n- {memory: 1MiB, modell: x}", &["line 2", "modell"]);
         check("gpus:\n- {memory: 1MiB}\n- {}", &["line 3", "memory"]);
-        check("gpus:\n- {memory: 5}", &["line 2", "`5` is not an amount"]);
+        check("gpus:\n- {memory: 5}", &["line 2", "`5` is not a size"]);
         check(
             "gpus:\n- {memory: -5MiB}",
-            &["line 2", "`-5MiB` is not an amount"],
+            &["line 2", "`-5MiB` is less than nothing"],
         );
         check(
             "gpus:\n- {memory: 99999999999999999999MiB}",
-            &["not an amount"],
+            &["more memory than any machine has"],
         );
-        check("gpus:\n- {memory: 1.5GiB}", &["not an amount"]);
+        check("gpus:\n- {memory: 1.5.GiB}", &["not a size"]);
         check("gpus:\n- {memory: [1]}", &["line 2"]);
         check("gpus:\n- {memory: 1MiB, numa: -1}", &["line 2", "`numa`"]);
         check(

@@ -16,7 +16,7 @@ mod compute;
 mod counters;
 mod mps;
 
-pub use amount::{AmountError, parse_amount, parse_size};
+pub use amount::parse_amount;
 pub use client::{Client, ClientError};
 pub use compute::{ComputeError, parse_compute};
 pub use counters::{Counters, UserRow};

@@ -7,11 +7,12 @@
 //! Suggested reading order: quantities, names, devices, claims, allocations, the ledger.
 //!
 //! # Modules
-//! Quantities that cannot be mixed up (`MiB`, `Milli`, `Count`), names, devices and their wiring
+//! Quantities that cannot be mixed up (`MiB`, `Milli`, `Count`), amounts as people write them, names, devices and their wiring
 //! (`Inventory`), what a pod asks (`Claim`), what it got (`Allocation`), what a node says of
 //! itself (`NodeFacts`), and the `Ledger`.
 
 mod allocation;
+mod amount;
 mod ask;
 mod claim;
 mod device;
@@ -30,6 +31,7 @@ mod topology;
 mod wishes;
 
 pub use allocation::{Allocation, CardRef, Charge, Grant, charges_of};
+pub use amount::{AmountError, parse_bytes, parse_memory, parse_share, parse_size};
 pub use ask::{Ask, OwnParts, Parts};
 pub use claim::{
     Carrier, Claim, ClaimShapeError, Class, ContainerCards, ContainerClaim, Demand, DialectName,

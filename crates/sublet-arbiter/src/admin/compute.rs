@@ -4,10 +4,8 @@
 //! A text means the same for each class. So `30%` is no limit for a job to which nothing can be
 //! promised; `0%..30%` is.
 
-use sublet_model::Milli;
-use sublet_share::{Amount, ComputeRange};
-
-use super::{AmountError, parse_amount};
+use sublet_model::{AmountError, Milli, parse_share};
+use sublet_share::ComputeRange;
 
 /// Reason why a text is no compute time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,11 +34,11 @@ pub enum ComputeError {
 /// Any other text; the error says what to write instead.
 pub fn parse_compute(text: &str) -> Result<ComputeRange, ComputeError> {
     let own = || text.trim().to_owned();
-    let percent = |part: &str| match parse_amount(part) {
-        Ok(Amount::Share(share)) => Ok(share),
-        Err(AmountError::Zero(zero)) if zero.ends_with('%') => Ok(Milli::ZERO),
-        Err(AmountError::MoreThanAll(_)) => Err(ComputeError::MoreThanAll(own())),
-        _ => Err(ComputeError::Text(own())),
+    let percent = |part: &str| {
+        parse_share(part).map_err(|error| match error {
+            AmountError::MoreThanAll(_) => ComputeError::MoreThanAll(own()),
+            _ => ComputeError::Text(own()),
+        })
     };
     let (request, limit) = match text.split_once("..") {
         Some((request, limit)) => (percent(request)?, percent(limit)?),

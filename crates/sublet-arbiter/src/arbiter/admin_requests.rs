@@ -2,6 +2,7 @@
 //! connection as a job's life line. The folder keeps other users out. This module refuses
 //! requests that a program inside a job may not make, by the rules of `sublet-share`.
 
+use sublet_model::parse_size;
 use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
 use super::Arbiter;
@@ -9,7 +10,7 @@ use super::admin_connections::{Line, Watch};
 use super::job_request::{ask_of, is_operator};
 use super::jobs::Root;
 use super::sources::Source;
-use crate::admin::{PROTOCOL, Reply, Request, Submit, parse_amount, parse_compute, parse_size};
+use crate::admin::{PROTOCOL, Reply, Request, Submit, parse_amount, parse_compute};
 use crate::job_pages::JobPages;
 use crate::peer;
 use crate::poller::Key;

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_abi::MAX_DEVICES;
-use sublet_model::{Count, Gpu, Inventory};
+use sublet_model::{Count, Gpu, Inventory, parse_size};
 use sublet_share::{Amount, ComputeRange, JobAsk, UserId};
 
-use crate::admin::{Submit, is_name_of, parse_amount, parse_compute, parse_size};
+use crate::admin::{Submit, is_name_of, parse_amount, parse_compute};
 
 /// The longest name of a job.
 const NAME_MAX: usize = 128;

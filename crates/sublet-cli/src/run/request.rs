@@ -5,8 +5,9 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sublet_arbiter::admin::{
-    Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_compute, parse_size,
+    Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_compute,
 };
+use sublet_model::parse_size;
 
 use super::Args;
 use super::setup::Setup;

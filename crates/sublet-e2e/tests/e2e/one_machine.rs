@@ -353,7 +353,7 @@ fn bad_sizes_and_cards_are_answered() -> Result<()> {
         ("--memory 0%", 2, "more than zero"),
         ("--memory -1GiB", 2, "less than nothing"),
         ("--memory 4", 2, "no unit"),
-        ("--memory 4KB", 2, "is not an amount"),
+        ("--memory 4KB", 2, "is less than 1 MiB"),
         ("--memory 4parsecs", 2, "is not an amount"),
         ("--memory 0.1MiB", 2, "less than 1 MiB"),
         ("--memory 101%", 2, "more than 100 %"),

@@ -4,7 +4,9 @@
 
 use std::fmt;
 
-use super::text::{amount, number, shown};
+use sublet_model::parse_bytes;
+
+use super::text::{number, shown};
 use super::{MEMORY_MAX_MIB, SpecError};
 use crate::driver::memory::address_space::BLOCK;
 
@@ -40,7 +42,10 @@ impl PackingRule {
 
     /// Reads `SMALL:PIECE:KEPT`.
     pub(super) fn parse(text: &str) -> Result<PackingRule, SpecError> {
-        let bytes = |part: &str| amount(part).filter(|bytes| *bytes <= MEMORY_MAX_MIB << 20);
+        let bytes = |part: &str| {
+            let bytes = parse_bytes(part).ok()?.get();
+            (bytes <= MEMORY_MAX_MIB << 20).then_some(bytes)
+        };
         let read = || {
             let mut parts = text.split(':');
             let packing = PackingRule {
@@ -59,14 +64,17 @@ impl PackingRule {
     }
 
     fn is_sound(&self) -> bool {
-        self.piece > 0 && self.piece.is_multiple_of(BLOCK) && self.small <= self.piece
+        self.piece > 0
+            && self.piece.is_multiple_of(BLOCK)
+            && self.small <= self.piece
+            && self.small.is_multiple_of(1 << 10)
     }
 }
 
 impl fmt::Display for PackingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PackingRule { small, piece, kept } = self;
-        // A text that was read counts in KiB at least.
+        // Both are whole ([`PackingRule::is_sound`]).
         write!(f, "{}KiB:{}MiB:", small >> 10, piece >> 20)?;
         match *kept {
             PackingRule::ALL => f.write_str("all"),
@@ -115,10 +123,10 @@ mod tests {
             "1MiB:0MiB:0",
             "1MiB:3MiB:0",
             "3MiB:2MiB:0",
-            "1MB:2MiB:0",
+            "0.5KiB:2MiB:0",
+            "1MX:2MiB:0",
             "1MiB:8388608GiB:0",
             "18014398509481984KiB:2MiB:0",
-            " 1MiB:2MiB:0",
         ];
         for text in texts {
             let error = PackingRule::parse(text).expect_err(text).to_string();

