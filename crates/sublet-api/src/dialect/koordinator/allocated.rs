@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sublet_model::{
-    Allocation, CardRef, Charge, Claim, GpuIndex, GpuUuid, Grant, MiB, Milli, NodeFacts, Part,
-    Portion, Role,
+    Allocation, Bytes, CardRef, Charge, Claim, GpuIndex, GpuUuid, Grant, MiB, Milli, NodeFacts,
+    Part, Portion, Role,
 };
+use sublet_queue::quantity;
 
 use super::mib_of;
 use crate::allocation::AllocationError;
@@ -49,7 +50,7 @@ fn device_of(charge: &Charge, facts: &NodeFacts) -> DeviceJson {
         _ => Milli::share(memory, total),
     };
     let mut resources = BTreeMap::from([
-        (keys::KOORDINATOR_MEMORY, quantity(memory)),
+        (keys::KOORDINATOR_MEMORY, written(memory)),
         (keys::KOORDINATOR_RATIO, (ratio.get() / 10).to_string()),
     ]);
     if part.compute > Milli::ZERO {
@@ -65,22 +66,9 @@ fn device_of(charge: &Charge, facts: &NodeFacts) -> DeviceJson {
     }
 }
 
-/// As Kubernetes writes it: with the largest suffix that leaves a whole number.
-pub(super) fn quantity(memory: MiB) -> String {
-    let mut amount = memory.get();
-    let mut suffixes = ["Mi", "Gi", "Ti", "Pi"].into_iter();
-    let mut suffix = suffixes.next().unwrap_or_default();
-    while amount > 0 && amount.is_multiple_of(1024) {
-        let Some(larger) = suffixes.next() else {
-            break;
-        };
-        amount /= 1024;
-        suffix = larger;
-    }
-    match amount {
-        0 => "0".to_owned(),
-        _ => format!("{amount}{suffix}"),
-    }
+/// An amount of memory as Kubernetes writes it.
+pub(super) fn written(memory: MiB) -> String {
+    quantity(keys::KOORDINATOR_MEMORY, Bytes::from(memory).get())
 }
 
 #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sublet_model::{Gpu, GpuUuid, Inventory};
 
-use super::allocated::quantity;
+use super::allocated::written;
 use crate::keys;
 use crate::object::Node;
 
@@ -135,7 +135,7 @@ pub fn unhealthy_in(device: &Value) -> Result<BTreeSet<GpuUuid>, serde_json::Err
 fn device_of(gpu: &Gpu) -> Option<DeviceInfo> {
     let resources = [
         (keys::KOORDINATOR_CORE, "100".to_owned()),
-        (keys::KOORDINATOR_MEMORY, quantity(gpu.memory)),
+        (keys::KOORDINATOR_MEMORY, written(gpu.memory)),
         (keys::KOORDINATOR_RATIO, "100".to_owned()),
     ];
     Some(DeviceInfo {
