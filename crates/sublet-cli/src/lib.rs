@@ -41,8 +41,8 @@
 //! - `inspect/`: `view` collects; `table` prints exactly as `kubectl inspect gpushare` always
 //!   did; `json` is for programs.
 //! - `simulate/`: reads lists or a snapshot (`input`, `snapshot`, `what_if`), runs `sublet-sim`
-//!   for each policy and seed, or each discipline, on all cores (`runs`, `timed`, `queue`,
-//!   `defrag`), prints and plots.
+//!   for each policy and seed, or each discipline, on all cores (`runs`; `inflation`, `timed`,
+//!   `queue`, `defrag`), prints (`print`) and plots.
 //!
 //! - `install/`: the manifests, which it carries, onto a kubeadm cluster and off it. `manifests`,
 //!   `preflight`, `readiness` and `static_pod` (the scheduler's manifest, text to text) are pure;

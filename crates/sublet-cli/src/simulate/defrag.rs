@@ -8,9 +8,10 @@ use sublet_model::{Ask, Claim, MiB, Parts};
 use sublet_plan::{ClusterState, Largest};
 use sublet_sim::{Location, Relocation, Relocations, relocate};
 
+use super::args::{Args, BadRequest, Output};
 use super::input::Input;
-use super::runs::{BadRequest, Planned};
-use super::{Args, Output};
+use super::print::rounded;
+use super::runs::Planned;
 use crate::align::table;
 use crate::answer::Answer;
 
@@ -58,16 +59,11 @@ fn steps(last: usize) -> BTreeSet<usize> {
     steps
 }
 
-fn n_gpus(input: &Input) -> usize {
-    let rows = input.nodes.rows.iter();
-    rows.map(|row| row.inventory.gpus().len()).sum()
-}
-
 fn as_table(input: &Input, found: &Relocations) -> String {
     let mut text = format!(
         "{} nodes with {} GPUs; {} pods with GPUs that can be moved",
         input.nodes.rows.len(),
-        n_gpus(input),
+        input.gpus(),
         found.movable,
     );
     for (why, count) in &found.staying {
@@ -175,7 +171,7 @@ fn largest(input: &Input, largest: Largest) -> String {
 }
 
 fn fragmented_percent(input: &Input, state: &ClusterState) -> f64 {
-    state.fragmented_milli / (10 * n_gpus(input).max(1)) as f64
+    state.fragmented_milli / (10 * input.gpus().max(1)) as f64
 }
 
 #[derive(Serialize)]
@@ -286,12 +282,12 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
                 two,
                 one,
             },
-            fragmented_percent: super::print::rounded(fragmented_percent(input, state)),
+            fragmented_percent: rounded(fragmented_percent(input, state)),
         }
     };
     let document = Document {
         nodes: input.nodes.rows.len(),
-        gpus: n_gpus(input),
+        gpus: input.gpus(),
         movable_pods: found.movable,
         staying_pods: &found.staying,
         moves: found.moves.iter().map(step).collect(),

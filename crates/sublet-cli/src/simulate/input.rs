@@ -9,8 +9,9 @@ use sublet_sim::{
     read_pods, read_quotas,
 };
 
+use super::args::{Args, BadLinesArg};
 use super::snapshot::{self, Snapshot};
-use super::{Args, BadLinesArg, what_if};
+use super::what_if;
 use crate::plan;
 
 /// A file that cannot be used.
@@ -117,6 +118,12 @@ impl Input {
             pods,
             notes,
         })
+    }
+
+    /// Number of the cluster's GPUs.
+    pub(super) fn gpus(&self) -> usize {
+        let rows = self.nodes.rows.iter();
+        rows.map(|row| row.inventory.gpus().len()).sum()
     }
 }
 

@@ -1,11 +1,7 @@
 //! Curves of several policies side by side, as SVG or a page that holds it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-
-use super::compare::Spread;
-use super::runs::Run;
 
 /// Kind of the written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,43 +52,6 @@ pub(super) struct Chart {
     pub(super) up: &'static str,
 }
 
-/// Capacity left unallocated while pods arrived: means over seeds.
-pub(super) fn chart(runs: &[Run]) -> Chart {
-    let mut figures: Vec<(String, BTreeMap<u32, Vec<f64>>)> = Vec::new();
-    for run in runs {
-        let name = run.policy.to_string();
-        let at = match figures.iter().position(|(known, _)| *known == name) {
-            Some(at) => at,
-            None => {
-                figures.push((name, BTreeMap::new()));
-                figures.len() - 1
-            }
-        };
-        for point in &run.outcome.curve.points {
-            let figures = figures[at].1.entry(point.arrived_percent).or_default();
-            figures.push(100.0 - point.allocated_percent);
-        }
-    }
-    let mean =
-        |(percent, figures): (u32, Vec<f64>)| (f64::from(percent), Spread::of(&figures).mean);
-    let curves = figures.into_iter();
-    let mut chart = Chart {
-        title: "Unallocated GPUs",
-        curves: curves
-            .map(|(name, points)| (name, points.into_iter().map(mean).collect()))
-            .collect(),
-        from: 0.0,
-        across: "GPU share asked by all that arrived, percent of the cluster".to_owned(),
-        across_unit: " %",
-        up: "GPU share left unallocated, percent of the cluster",
-    };
-    // Below 80 % every policy places everything: nothing to see.
-    if chart.to() > 90.0 {
-        chart.from = 80.0;
-    }
-    chart
-}
-
 /// A step of 1, 2 or 5 times a power of ten, so that about eight steps make up the span.
 fn step(span: f64) -> f64 {
     let least = (span / 8.0).max(1e-3);
@@ -135,7 +94,7 @@ impl Chart {
     }
 
     /// End of the axis.
-    fn to(&self) -> f64 {
+    pub(super) fn to(&self) -> f64 {
         let last = |(_, points): &(String, Vec<(f64, f64)>)| points.last().map_or(0.0, |p| p.0);
         self.curves.iter().map(last).fold(0.0, f64::max)
     }

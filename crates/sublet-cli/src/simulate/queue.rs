@@ -1,60 +1,47 @@
-//! Jobs of tenants through a queue: one run for each discipline, side by side.
+//! Jobs of tenants through a queue: a run for each discipline.
 //!
-//! `sublet_sim::replay` does the runs; this module starts them, checks them and shows their
-//! results.
+//! `sublet_sim::replay` does the runs; this module starts them, and says what there is to show.
 
-mod print;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
-use std::time::Duration;
+use serde::Serialize;
+use sublet_sim::{
+    DISCIPLINES, Discipline, Replay, ReplayOutcome, ReplayStep, SizeClass, WaitGroup, replay,
+};
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use sublet_plan::Policy;
-use sublet_sim::{DISCIPLINES, Discipline, Replay, ReplayError, ReplayOutcome, ReplayStep, replay};
-
+use super::args::{Args, BadRequest};
 use super::input::Input;
-use super::runs::{self, BadRequest, Progress};
-use super::timed::Load;
-use super::{Args, Output};
-use crate::answer::{Answer, NOT_DONE};
+use super::load::Load;
+use super::print::{self, Report, Waits, head, rounded, span, with_times};
+use super::runs;
+use crate::align::table;
+use crate::answer::Answer;
 
 /// Decisions are so many seconds apart, unless told otherwise. One decision of ours looks at all that
 /// wait, and in a long trace ten thousand may: then minutes of computing become hours.
 const INTERVAL: u64 = 300;
 
-/// Reads the name of a discipline.
-pub(super) fn discipline() -> impl TypedValueParser<Value = &'static dyn Discipline> {
-    let value =
-        |known: &&'static dyn Discipline| PossibleValue::new(known.name()).help(known.about());
-    let values = DISCIPLINES.iter().map(value);
-    // The parser lets no other name pass.
-    PossibleValuesParser::new(values).map(|name| {
-        let mut all = DISCIPLINES.iter().copied();
-        let known = all.find(|known| known.name() == name);
-        known.unwrap_or(DISCIPLINES[0])
-    })
-}
+type Run<'a> = runs::Run<'a, &'static dyn Discipline, ReplayOutcome>;
 
-/// One run that was done.
-#[derive(Debug)]
-struct QueueRun {
-    discipline: &'static dyn Discipline,
-    outcome: ReplayOutcome,
-    /// CPU time of the run's thread.
-    cpu: Duration,
+struct QueueRuns<'a> {
+    args: &'a Args,
+    input: &'a Input,
+    runs: Vec<Run<'a>>,
 }
 
 /// Does the runs, one for each discipline, and shows their results.
 ///
 /// # Errors
 /// Jobs that have no times or no quota.
-pub(super) fn answer(args: &Args, input: Input) -> anyhow::Result<Answer> {
+pub(super) fn answer(args: &Args, input: &Input) -> anyhow::Result<Answer> {
     let policy = match &args.policy[..] {
         [policy] => policy,
         several => return Err(BadRequest::Policies(several.len()).into()),
     };
     let disciplines = match &args.discipline[..] {
-        [] => DISCIPLINES.to_vec(),
-        given => given.to_vec(),
+        [] => DISCIPLINES,
+        given => given,
     };
     for (at, discipline) in disciplines.iter().enumerate() {
         let name = discipline.name();
@@ -65,70 +52,288 @@ pub(super) fn answer(args: &Args, input: Input) -> anyhow::Result<Answer> {
             return Err(BadRequest::DisciplineTwice(name).into());
         }
     }
-    let done = runs::side_by_side(args, &disciplines, |discipline, progress| {
-        one(args, &input, (*discipline, policy), progress)
-    });
-    let runs: Result<Vec<QueueRun>, ReplayError> = done.into_iter().collect();
-    let runs = runs.map_err(BadRequest::Replay)?;
-    let text = match args.output {
-        Output::Table => print::table(args, &input, &runs),
-        Output::Json => print::json(args, &input, &runs)?,
-        Output::Csv => print::csv(&runs),
-    };
-    Ok(checked(text, input.notes, &runs))
-}
-
-/// The answer; with an error, should a run not have ended as it must.
-fn checked(text: String, mut notes: Vec<String>, runs: &[QueueRun]) -> Answer {
-    let right = |run: &&QueueRun| run.outcome.ends_empty && run.outcome.left == 0;
-    let wrong = runs.iter().filter(|run| !right(run));
-    let wrong: Vec<String> = wrong
-        .map(|run| {
-            format!(
-                "error: {}: at the end {} jobs still waited{}\n\
-                 hint: this is a bug of sublet; please report it with both lists",
-                run.discipline.name(),
-                run.outcome.left,
-                match run.outcome.ends_empty {
-                    true => "",
-                    false => ", and the ledger was not empty",
-                }
-            )
-        })
-        .collect();
-    let code = if wrong.is_empty() { 0 } else { NOT_DONE };
-    notes.extend(wrong);
-    Answer { text, notes, code }
+    let all = 2 * input.pods.rows.len();
+    let runs = runs::side_by_side(args, disciplines, |discipline, progress| {
+        let run = Replay {
+            nodes: &input.nodes,
+            pods: &input.pods,
+            policy,
+            discipline: *discipline,
+            quotas: input.quotas.as_deref(),
+            load: args.load.map(|Load(millionths)| millionths),
+            interval: interval(args),
+        };
+        let mut seen = 0;
+        Ok(replay(run, &mut |event| {
+            seen += usize::from(matches!(event.step, ReplayStep::Comes | ReplayStep::Ends));
+            progress.arrived(seen, all);
+        })?)
+    })?;
+    print::answer(args, input, &QueueRuns { args, input, runs })
 }
 
 fn interval(args: &Args) -> u64 {
     args.interval.unwrap_or(INTERVAL)
 }
 
-fn one(
-    args: &Args,
-    input: &Input,
-    (discipline, policy): (&'static dyn Discipline, &Policy),
-    progress: &Progress,
-) -> Result<QueueRun, ReplayError> {
-    let begin = runs::cpu_time();
-    let run = Replay {
-        nodes: &input.nodes,
-        pods: &input.pods,
-        policy,
-        discipline,
-        quotas: input.quotas.as_deref(),
-        load: args.load.map(|Load(millionths)| millionths),
-        interval: interval(args),
+impl Report for QueueRuns<'_> {
+    type View = QueueView;
+
+    fn table(&self) -> String {
+        let runs = &self.runs[..];
+        let mut text = self.head() + "\n";
+        text += &self.totals();
+        text += "\nWaits: p50 / p90 / p99, until the start of the run in which a job ended.\n\n";
+        let sizes: Vec<_> = runs.iter().map(|run| &run.outcome.sizes[..]).collect();
+        text += &waits(runs, &["GPUS", "JOBS"], &sizes, |of| {
+            vec![of.of.words().to_owned()]
+        });
+        text.push('\n');
+        let tenants: Vec<_> = runs.iter().map(|run| &run.outcome.tenants[..]).collect();
+        text += &waits(runs, &["TENANT", "MIN", "JOBS"], &tenants, |of| {
+            vec![of.of.to_string(), (of.min_milli / 1000).to_string()]
+        });
+        text.push('\n');
+        text.extend(runs.iter().map(why));
+        for run in runs {
+            let _ = writeln!(text, "{}: {}.", run.planned.name(), run.planned.about());
+        }
+        text
+    }
+
+    fn views(&self) -> Vec<QueueView> {
+        let policies: Vec<String> = self.args.policy.iter().map(ToString::to_string).collect();
+        let view = |run: &Run<'_>| {
+            let ReplayOutcome {
+                useful_percent,
+                lost_percent,
+                ..
+            } = run.outcome;
+            QueueView {
+                discipline: run.planned.name(),
+                about: run.planned.about(),
+                protocol: "queue",
+                policy: policies.join(" "),
+                interval_seconds: interval(self.args),
+                jobs: self.input.pods.rows.len(),
+                ended: run.outcome.ended,
+                impossible: run.outcome.impossible.0,
+                gpu_percent: rounded(useful_percent + lost_percent),
+                lost_gpu_percent: rounded(lost_percent),
+                evictions: run.outcome.evictions,
+                lost_gpu_hours: rounded(run.outcome.lost_hours),
+                makespan_seconds: run.outcome.makespan,
+                wait_by_size: run.outcome.sizes.iter().map(of_size).collect(),
+                wait_by_tenant: run.outcome.tenants.iter().map(of_tenant).collect(),
+                gangs_waited_for_seconds: run.outcome.gangs_waited_for.clone(),
+                cpu_seconds: (!self.args.no_timing).then_some(run.cpu.as_secs_f64()),
+            }
+        };
+        self.runs.iter().map(view).collect()
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let heading = "discipline,by,group,jobs,p50_seconds,p90_seconds,p99_seconds,max_seconds";
+        let mut lines = vec![heading.to_owned()];
+        for run in &self.runs {
+            let name = run.planned.name();
+            let sizes = run.outcome.sizes.iter();
+            let sizes = sizes.map(|group| ("size", group.of.words().to_owned(), &group.waits));
+            let tenants = run.outcome.tenants.iter();
+            let tenants = tenants.map(|group| ("tenant", group.of.to_string(), &group.waits));
+            lines.extend(sizes.chain(tenants).filter_map(|(by, group, waits)| {
+                let Waits { p50, p90, p99, max } = Waits::of(waits)?;
+                let jobs = waits.len();
+                Some(format!(
+                    "{name},{by},{group},{jobs},{p50},{p90},{p99},{max}"
+                ))
+            }));
+        }
+        lines
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let right = |run: &&Run<'_>| run.outcome.ends_empty && run.outcome.left == 0;
+        let wrong = self.runs.iter().filter(|run| !right(run));
+        let faults = wrong.map(|run| {
+            format!(
+                "{}: at the end {} jobs still waited{}",
+                run.planned.name(),
+                run.outcome.left,
+                match run.outcome.ends_empty {
+                    true => "",
+                    false => ", and the ledger was not empty",
+                }
+            )
+        });
+        faults.collect()
+    }
+}
+
+impl QueueRuns<'_> {
+    /// Describes the replayed input and its options.
+    fn head(&self) -> String {
+        let QueueRuns { args, input, runs } = self;
+        let mut text = head(args, input);
+        let quotas = match &args.quotas {
+            Some(file) => format!("is from {}", file.display()),
+            None => "is its part of the GPU time that all jobs ask".to_owned(),
+        };
+        let when = match interval(args) {
+            0 => "at each arrival and each end".to_owned(),
+            seconds => format!("at most once in {seconds} s"),
+        };
+        let _ = writeln!(
+            text,
+            "\nThe min of each tenant {quotas}. The queue decides {when}.\n\
+             An evicted job loses its work and waits again. No rule knows how long a job will run."
+        );
+        // The same for all of them.
+        let impossible = runs.first().map(|run| &run.outcome.impossible);
+        if let Some((count @ 1.., Some(first))) = impossible {
+            let _ = writeln!(
+                text,
+                "{count} jobs could not start even if nothing ran, and are left out (the first: {first})."
+            );
+        }
+        text
+    }
+
+    fn totals(&self) -> String {
+        let heading = [
+            "DISCIPLINE",
+            "ENDED",
+            "GPUS IN USE",
+            "OF IT LOST",
+            "EVICTIONS",
+            "GPU HOURS LOST",
+            "MAKESPAN",
+            "CPU SECONDS",
+        ];
+        let row = |run: &Run<'_>| {
+            let outcome = &run.outcome;
+            vec![
+                run.planned.name().to_owned(),
+                outcome.ended.to_string(),
+                format!("{:.2} %", outcome.useful_percent + outcome.lost_percent),
+                format!("{:.2} %", outcome.lost_percent),
+                outcome.evictions.to_string(),
+                format!("{:.0}", outcome.lost_hours),
+                span(outcome.makespan),
+                format!("{:.1}", run.cpu.as_secs_f64()),
+            ]
+        };
+        with_times(self.args, &heading, self.runs.iter().map(row).collect())
+    }
+}
+
+/// Reasons why gangs waited, if the discipline says so, and the number of evicted gangs.
+fn why(run: &Run<'_>) -> String {
+    let waited = &run.outcome.gangs_waited_for;
+    let all: u64 = waited.values().sum();
+    if all == 0 {
+        return String::new();
+    }
+    let percent = |seconds: u64| 100.0 * seconds as f64 / all as f64;
+    let mut parts: Vec<(&str, u64)> = waited.iter().map(|(word, of)| (*word, *of)).collect();
+    parts.sort_by_key(|(_, seconds)| std::cmp::Reverse(*seconds));
+    let parts = parts.into_iter();
+    let parts: Vec<String> = parts
+        .map(|(word, seconds)| format!("{word} {:.0} %", percent(seconds)))
+        .collect();
+    let gangs = run.outcome.sizes.iter();
+    let gangs = gangs.filter(|group| group.of == SizeClass::Gang);
+    let evictions: u64 = gangs.map(|group| group.evictions).sum();
+    format!(
+        "Gangs of {} waited for: {}. They were evicted {evictions} times.\n\n",
+        run.planned.name(),
+        parts.join(", ")
+    )
+}
+
+/// A row for each group, with a cell for each run. All runs have the same groups.
+fn waits<T>(
+    runs: &[Run<'_>],
+    first: &[&str],
+    groups: &[&[WaitGroup<T>]],
+    name: impl Fn(&WaitGroup<T>) -> Vec<String>,
+) -> String {
+    let names = runs.iter().map(|run| run.planned.name());
+    let heading: Vec<&str> = first.iter().copied().chain(names).collect();
+    let row = |(at, group): (usize, &WaitGroup<T>)| {
+        let mut row = name(group);
+        row.push(group.jobs.to_string());
+        row.extend(groups.iter().map(|groups| cell(groups.get(at))));
+        row
     };
-    let (mut seen, all) = (0, 2 * input.pods.rows.len());
-    let outcome = replay(run, &mut |event| {
-        seen += usize::from(matches!(event.step, ReplayStep::Comes | ReplayStep::Ends));
-        progress.arrived(seen, all);
-    })?;
-    Ok(QueueRun {
-        discipline,
-        outcome,
-        cpu: runs::cpu_time().saturating_sub(begin),
+    let all = groups.first().copied().unwrap_or(&[]);
+    let rows: Vec<_> = all.iter().enumerate().map(row).collect();
+    table(&heading, &rows)
+}
+
+fn cell<T>(group: Option<&WaitGroup<T>>) -> String {
+    let waits = group.and_then(|group| Waits::of(&group.waits));
+    waits.map_or("-".to_owned(), |waits| {
+        let Waits { p50, p90, p99, .. } = waits;
+        format!("{} / {} / {}", span(p50), span(p90), span(p99))
     })
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueView {
+    discipline: &'static str,
+    about: &'static str,
+    protocol: &'static str,
+    policy: String,
+    interval_seconds: u64,
+    jobs: usize,
+    ended: usize,
+    impossible: u32,
+    gpu_percent: f64,
+    lost_gpu_percent: f64,
+    evictions: u64,
+    lost_gpu_hours: f64,
+    makespan_seconds: u64,
+    wait_by_size: Vec<GroupView>,
+    wait_by_tenant: Vec<GroupView>,
+    gangs_waited_for_seconds: BTreeMap<&'static str, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpus: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_gpus: Option<u64>,
+    jobs: usize,
+    evictions: u64,
+    wait_seconds: Option<Waits>,
+}
+
+fn of_size(group: &WaitGroup<SizeClass>) -> GroupView {
+    GroupView {
+        gpus: Some(group.of.words()),
+        tenant: None,
+        min_gpus: None,
+        jobs: group.jobs,
+        evictions: group.evictions,
+        wait_seconds: Waits::of(&group.waits),
+    }
+}
+
+fn of_tenant(group: &WaitGroup<std::sync::Arc<str>>) -> GroupView {
+    GroupView {
+        gpus: None,
+        tenant: Some(group.of.to_string()),
+        min_gpus: Some(group.min_milli / 1000),
+        jobs: group.jobs,
+        evictions: group.evictions,
+        wait_seconds: Waits::of(&group.waits),
+    }
 }

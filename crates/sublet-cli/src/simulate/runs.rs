@@ -10,37 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
-use sublet_sim::{
-    CpuOnlyPods, Inflation, Outcome, ReplayError, Sequence, TimedError, Variant, inflate,
-};
+use sublet_sim::{CpuOnlyPods, Inflation, Sequence, Variant};
 
+use super::args::{Args, BadRequest, CpuOnlyPodsArg, Protocol};
 use super::input::Input;
-use super::{Args, CpuOnlyPodsArg, Protocol};
-
-/// A request that makes no sense.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BadRequest {
-    #[error("{flag} needs exactly one run, and these arguments ask for {runs}")]
-    Several { flag: &'static str, runs: usize },
-    #[error("--defrag answers as a table or as JSON")]
-    NoCsv,
-    #[error("policy {0} is given twice")]
-    Twice(String),
-    #[error("{flag} has no meaning with --protocol {protocol}: {why}")]
-    Protocol {
-        flag: &'static str,
-        protocol: &'static str,
-        why: &'static str,
-    },
-    #[error("--protocol timed: {0}")]
-    Timed(#[from] TimedError),
-    #[error("--protocol queue: {0}")]
-    Replay(#[from] ReplayError),
-    #[error("discipline {0} is given twice")]
-    DisciplineTwice(&'static str),
-    #[error("--protocol queue compares disciplines, which all place by one policy; {0} are given")]
-    Policies(usize),
-}
 
 /// Amount of requests that arrive, in percent of the cluster, as in the experiments of FGD's paper.
 const ARRIVE: u32 = 130;
@@ -50,15 +23,14 @@ const ARRIVE: u32 = 130;
 pub(super) struct Planned {
     pub(super) policy: Policy,
     /// `None` if no order of arrival is drawn.
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
 }
 
 /// One run that was done.
 #[derive(Debug)]
-pub(super) struct Run {
-    pub(super) policy: Policy,
-    pub(super) seed: Option<u64>,
-    pub(super) outcome: Outcome,
+pub(super) struct Run<'p, P, O> {
+    pub(super) planned: &'p P,
+    pub(super) outcome: O,
     /// CPU time of the run's thread.
     pub(super) cpu: Duration,
 }
@@ -84,30 +56,31 @@ pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
     Ok(plan)
 }
 
-/// Does all runs of the protocol of inflation.
-pub(super) fn perform(args: &Args, input: &Input, plan: &[Planned]) -> Vec<Run> {
-    side_by_side(args, plan, |planned, progress| {
-        one(args, input, planned, progress)
-    })
-}
-
 /// Does all runs, as many at once as there are cores. The answer is in the order of the plan, not
 /// in the order of completion.
-pub(super) fn side_by_side<P: Sync, R: Send>(
+///
+/// # Errors
+/// The first run of the plan that makes no sense.
+pub(super) fn side_by_side<'p, P: Sync, O: Send>(
     args: &Args,
-    plan: &[P],
-    one: impl Fn(&P, &Progress) -> R + Sync,
-) -> Vec<R> {
+    plan: &'p [P],
+    one: impl Fn(&'p P, &Progress) -> Result<O, BadRequest> + Sync,
+) -> Result<Vec<Run<'p, P, O>>, BadRequest> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.jobs.map_or(cores, NonZeroUsize::get).min(plan.len());
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<R>>> = Mutex::new(plan.iter().map(|_| None).collect());
+    let done: Mutex<Vec<_>> = Mutex::new(plan.iter().map(|_| None).collect());
     let progress = Progress::new(plan.len());
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((at, planned)) = take(&next, plan) {
-                    let run = one(planned, &progress);
+                    let begin = cpu_time();
+                    let run = one(planned, &progress).map(|outcome| Run {
+                        planned,
+                        outcome,
+                        cpu: cpu_time().saturating_sub(begin),
+                    });
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done[at] = Some(run);
                     progress.ended();
@@ -123,20 +96,6 @@ pub(super) fn side_by_side<P: Sync, R: Send>(
 fn take<'a, P>(next: &AtomicUsize, plan: &'a [P]) -> Option<(usize, &'a P)> {
     let at = next.fetch_add(1, Ordering::Relaxed);
     plan.get(at).map(|planned| (at, planned))
-}
-
-fn one(args: &Args, input: &Input, planned: &Planned, progress: &Progress) -> Run {
-    let begin = cpu_time();
-    let sequence = planned.sequence(args, input);
-    let inflation = planned.inflation(args, input, &sequence);
-    let all = sequence.arrivals.len();
-    let outcome = inflate(inflation, |number| progress.arrived(number, all));
-    Run {
-        policy: planned.policy.clone(),
-        seed: planned.seed,
-        outcome,
-        cpu: cpu_time().saturating_sub(begin),
-    }
 }
 
 impl Planned {
@@ -182,7 +141,7 @@ pub(super) fn cpu_only(args: &Args) -> CpuOnlyPods {
 }
 
 /// CPU time of this thread, user and system.
-pub(super) fn cpu_time() -> Duration {
+fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,163 +1,231 @@
-//! Runs in which pods come and go: one for each policy, side by side.
+//! Pods that come and go: a run for each policy.
 //!
-//! `sublet_sim::timed` does the runs; this module starts them, checks them and shows their results.
+//! `sublet_sim::timed` does the runs; this module starts them, and says what there is to show.
 
-pub(super) mod print;
+use std::fmt::Write as _;
 
-use std::fmt;
-use std::str::FromStr;
-use std::time::Duration;
+use serde::Serialize;
+use sublet_sim::{Reasons, Timed, TimedOutcome, timed};
 
-use sublet_plan::Policy;
-use sublet_sim::{Timed, TimedError, TimedOutcome, timed};
-
+use super::args::Args;
 use super::input::Input;
-use super::plot::{Chart, Kind};
-use super::runs::{self, Planned, Progress};
-use super::{Args, Output};
-use crate::answer::{Answer, NOT_DONE};
+use super::load::Load;
+use super::plot::Chart;
+use super::print::{self, Report, Waits, head, rounded, span, with_times};
+use super::runs::{self, Planned};
+use crate::align::table;
+use crate::answer::Answer;
 
-/// Requested part of the cluster's GPU time, in millionths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Load(pub(super) u64);
+type Run<'a> = runs::Run<'a, Planned, TimedOutcome>;
 
-/// Reason why a text is no load.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no load: give a number above 0 and up to 1000, such as 0.9")]
-pub(super) struct LoadError(String);
-
-impl FromStr for Load {
-    type Err = LoadError;
-
-    fn from_str(text: &str) -> Result<Load, LoadError> {
-        let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
-        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let sizes = (1..=4).contains(&whole.len()) && (1..=6).contains(&part.len());
-        if !sizes || !digits(whole) || !digits(part) {
-            return Err(LoadError(text.to_owned()));
-        }
-        let millionths: Option<u64> = format!("{whole}{part:0<6}").parse().ok();
-        millionths
-            .filter(|millionths| (1..=1_000_000_000).contains(millionths))
-            .map(Load)
-            .ok_or_else(|| LoadError(text.to_owned()))
-    }
+struct TimedRuns<'a> {
+    args: &'a Args,
+    input: &'a Input,
+    runs: Vec<Run<'a>>,
 }
 
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let part = format!("{:06}", self.0 % 1_000_000);
-        match part.trim_end_matches('0') {
-            "" => write!(f, "{}", self.0 / 1_000_000),
-            part => write!(f, "{}.{part}", self.0 / 1_000_000),
-        }
-    }
-}
+/// Parts of the time that are shown one by one.
+const PARTS: usize = 20;
 
-/// One run that was done.
-#[derive(Debug)]
-struct TimedRun {
-    policy: Policy,
-    outcome: TimedOutcome,
-    /// CPU time of the run's thread.
-    cpu: Duration,
-}
+/// Points of a curve: as many as can be told apart.
+const POINTS: usize = 200;
 
 /// Does the runs, one for each policy, and shows their results.
 ///
 /// # Errors
 /// Pods that have no times, or a file that cannot be written.
-pub(super) fn answer(
-    args: &Args,
-    plan: &[Planned],
-    input: Input,
-    plot: Option<Kind>,
-) -> anyhow::Result<Answer> {
-    let done = runs::side_by_side(args, plan, |planned, progress| {
-        one(args, &input, planned, progress)
-    });
-    let runs: Result<Vec<TimedRun>, TimedError> = done.into_iter().collect();
-    let runs = runs.map_err(runs::BadRequest::Timed)?;
-    if let (Some(file), Some(kind)) = (&args.plot, plot) {
-        super::write(file, &chart(&runs).draw(kind))?;
-    }
-    let timing = !args.no_timing;
-    let text = match args.output {
-        Output::Table => print::table(&input, args.load, &runs, timing),
-        Output::Json => print::json(&input, &runs, timing)?,
-        Output::Csv => print::csv(&runs),
-    };
-    Ok(checked(text, input.notes, &runs))
-}
-
-/// The answer; with an error, should a run not have ended as it must.
-fn checked(text: String, mut notes: Vec<String>, runs: &[TimedRun]) -> Answer {
-    let wrong = runs.iter().filter(|run| !run.outcome.ends_empty);
-    let wrong: Vec<String> = wrong
-        .map(|run| {
-            format!(
-                "error: {}: when the last pod had gone, the ledger was not empty\n\
-                 hint: this is a bug of sublet; please report it with both lists",
-                run.policy
-            )
-        })
-        .collect();
-    let code = if wrong.is_empty() { 0 } else { NOT_DONE };
-    notes.extend(wrong);
-    Answer { text, notes, code }
-}
-
-fn one(
-    args: &Args,
-    input: &Input,
-    planned: &Planned,
-    progress: &Progress,
-) -> Result<TimedRun, TimedError> {
-    let begin = runs::cpu_time();
-    let run = Timed {
-        nodes: &input.nodes,
-        pods: &input.pods,
-        policy: &planned.policy,
-        cpu_only: runs::cpu_only(args),
-        load: args.load.map(|Load(millionths)| millionths),
-    };
+pub(super) fn answer(args: &Args, input: &Input, plan: &[Planned]) -> anyhow::Result<Answer> {
     let all = 2 * input.pods.rows.len();
-    let outcome = timed(run, |number| progress.arrived(number, all))?;
-    Ok(TimedRun {
-        policy: planned.policy.clone(),
-        outcome,
-        cpu: runs::cpu_time().saturating_sub(begin),
-    })
+    let runs = runs::side_by_side(args, plan, |planned, progress| {
+        let run = Timed {
+            nodes: &input.nodes,
+            pods: &input.pods,
+            policy: &planned.policy,
+            cpu_only: runs::cpu_only(args),
+            load: args.load.map(|Load(millionths)| millionths),
+        };
+        Ok(timed(run, |number| progress.arrived(number, all))?)
+    })?;
+    print::answer(args, input, &TimedRuns { args, input, runs })
 }
 
-/// Points of a curve: as many as can be told apart.
-const POINTS: usize = 200;
+impl Report for TimedRuns<'_> {
+    type View = TimedView;
 
-/// GPU share in use over time.
-fn chart(runs: &[TimedRun]) -> Chart {
-    let longest = runs.iter().map(|run| run.outcome.makespan).max();
-    let (unit, seconds) = match longest.unwrap_or(0) {
-        0..7200 => ("minutes", 60.0),
-        7200..172_800 => ("hours", 3600.0),
-        _ => ("days", 86_400.0),
-    };
-    let curve = |run: &TimedRun| {
-        let length = run.outcome.makespan as f64 / seconds / POINTS as f64;
-        let parts = run.outcome.usage.parts_percent(POINTS);
-        // A point stands in the middle of its part.
-        let at = |part: usize| (part as f64 + 0.5) * length;
-        let points = parts.into_iter().enumerate();
-        let points = points.map(|(part, percent)| (at(part), percent)).collect();
-        (run.policy.to_string(), points)
-    };
-    Chart {
-        title: "GPUs in use over time",
-        curves: runs.iter().map(curve).collect(),
-        from: 0.0,
-        across: format!("Time since the first arrival, {unit}"),
-        across_unit: "",
-        up: "GPU share in use, percent of the cluster",
+    fn table(&self) -> String {
+        let mut text = head(self.args, self.input) + "\n";
+        // No policy can place these, so that any run tells.
+        if let Some(run) = self.runs.first() {
+            text += &left_out(&run.outcome);
+        }
+        let row = |run: &Run<'_>| {
+            let outcome = &run.outcome;
+            let waits = Waits::of(&outcome.waits);
+            let wait = |of: fn(Waits) -> u64| waits.map_or("-".to_owned(), |waits| span(of(waits)));
+            vec![
+                run.planned.policy.to_string(),
+                outcome.waits.len().to_string(),
+                wait(|waits| waits.p50),
+                wait(|waits| waits.p90),
+                wait(|waits| waits.p99),
+                wait(|waits| waits.max),
+                format!("{:.2} %", outcome.usage.mean_percent()),
+                span(outcome.makespan),
+                format!("{:.2}", run.cpu.as_secs_f64()),
+            ]
+        };
+        let heading = [
+            "POLICY",
+            "PLACED",
+            "WAIT P50",
+            "P90",
+            "P99",
+            "MAX",
+            "GPUS IN USE",
+            "MAKESPAN",
+            "CPU SECONDS",
+        ];
+        text.push('\n');
+        text += &with_times(self.args, &heading, self.runs.iter().map(row).collect());
+        text += "\nGPU share in use, percent, by parts of the makespan\n";
+        text + &over_time(&self.runs)
     }
+
+    fn views(&self) -> Vec<TimedView> {
+        let view = |run: &Run<'_>| {
+            let outcome = &run.outcome;
+            let parts = outcome.usage.parts_percent(PARTS);
+            TimedView {
+                policy: run.planned.policy.to_string(),
+                protocol: "timed",
+                pods: self.input.pods.rows.len(),
+                placed: outcome.waits.len(),
+                unsupported: outcome.too_large,
+                never_placeable: outcome.never.clone(),
+                wait_seconds: Waits::of(&outcome.waits),
+                makespan_seconds: outcome.makespan,
+                gpu_percent: rounded(outcome.usage.mean_percent()),
+                gpu_percent_over_time: parts.into_iter().map(rounded).collect(),
+                cpu_seconds: (!self.args.no_timing).then_some(run.cpu.as_secs_f64()),
+            }
+        };
+        self.runs.iter().map(view).collect()
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let mut lines = vec!["policy,from_seconds,to_seconds,gpu_percent".to_owned()];
+        for run in &self.runs {
+            // A mix has commas in its name.
+            let policy = &run.planned.policy;
+            let parts = run.outcome.usage.parts_percent(PARTS);
+            let at = |part: usize| run.outcome.makespan as f64 * part as f64 / PARTS as f64;
+            lines.extend(parts.into_iter().enumerate().map(|(part, percent)| {
+                let (from, to) = (at(part), at(part + 1));
+                format!("\"{policy}\",{from:.2},{to:.2},{percent:.4}")
+            }));
+        }
+        lines
+    }
+
+    /// GPU share in use over time.
+    fn chart(&self) -> Option<Chart> {
+        let longest = self.runs.iter().map(|run| run.outcome.makespan).max();
+        let (unit, seconds) = match longest.unwrap_or(0) {
+            0..7200 => ("minutes", 60.0),
+            7200..172_800 => ("hours", 3600.0),
+            _ => ("days", 86_400.0),
+        };
+        let curve = |run: &Run<'_>| {
+            let length = run.outcome.makespan as f64 / seconds / POINTS as f64;
+            let parts = run.outcome.usage.parts_percent(POINTS);
+            // A point stands in the middle of its part.
+            let at = |part: usize| (part as f64 + 0.5) * length;
+            let points = parts.into_iter().enumerate();
+            let points = points.map(|(part, percent)| (at(part), percent)).collect();
+            (run.planned.policy.to_string(), points)
+        };
+        Some(Chart {
+            title: "GPUs in use over time",
+            curves: self.runs.iter().map(curve).collect(),
+            from: 0.0,
+            across: format!("Time since the first arrival, {unit}"),
+            across_unit: "",
+            up: "GPU share in use, percent of the cluster",
+        })
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let wrong = self.runs.iter().filter(|run| !run.outcome.ends_empty);
+        let faults = wrong.map(|run| {
+            let policy = &run.planned.policy;
+            format!("{policy}: when the last pod had gone, the ledger was not empty")
+        });
+        faults.collect()
+    }
+}
+
+/// Pods that were never tried; empty if there are none.
+fn left_out(outcome: &TimedOutcome) -> String {
+    let mut text = String::new();
+    if outcome.too_large > 0 {
+        let _ = writeln!(
+            text,
+            "{} pods are not supported: they ask more GPUs than any node has.",
+            outcome.too_large
+        );
+    }
+    let never: u32 = outcome.never.values().sum();
+    if never > 0 {
+        let reasons = outcome.never.iter();
+        let reasons: Vec<String> = reasons
+            .map(|(label, count)| format!("{count} {label}"))
+            .collect();
+        let _ = writeln!(
+            text,
+            "{never} pods can never be placed. What they lack: {}.",
+            reasons.join(", ")
+        );
+    }
+    text
+}
+
+fn over_time(runs: &[Run<'_>]) -> String {
+    let names: Vec<String> = runs
+        .iter()
+        .map(|run| run.planned.policy.to_string())
+        .collect();
+    let heading: Vec<&str> = std::iter::once("PART")
+        .chain(names.iter().map(String::as_str))
+        .collect();
+    let parts = runs
+        .iter()
+        .map(|run| run.outcome.usage.parts_percent(PARTS));
+    let parts: Vec<Vec<f64>> = parts.collect();
+    let row = |part: usize| {
+        let step = 100 / PARTS;
+        let label = format!("{}-{} %", part * step, (part + 1) * step);
+        let figures = parts.iter().map(|parts| format!("{:.2}", parts[part]));
+        std::iter::once(label).chain(figures).collect()
+    };
+    let rows: Vec<Vec<String>> = (0..PARTS).map(row).collect();
+    table(&heading, &rows)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TimedView {
+    policy: String,
+    protocol: &'static str,
+    pods: usize,
+    placed: usize,
+    unsupported: u32,
+    never_placeable: Reasons,
+    wait_seconds: Option<Waits>,
+    makespan_seconds: u64,
+    gpu_percent: f64,
+    gpu_percent_over_time: Vec<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_seconds: Option<f64>,
 }
 
 #[cfg(test)]
