@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use sublet_model::parse_bytes;
 
 use crate::reach::Reach;
 use crate::report::Failure;
@@ -57,7 +58,7 @@ impl Common {
     }
 }
 
-/// A number of bytes: `4096`, `64KiB`, `2MiB`, `1GiB`.
+/// A number of bytes: `4096`, or an amount with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) usize);
 
@@ -65,21 +66,15 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
-        let (digits, unit) = units
-            .iter()
-            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))
-            .unwrap_or((text, 1_usize));
-        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(format!(
-                "`{text}` is not a size such as 4096, 64KiB, 2MiB or 1GiB"
-            ));
-        }
-        let count: Option<usize> = digits.parse().ok();
-        count
-            .and_then(|count| count.checked_mul(unit))
+        let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let bytes = match is_plain {
+            true => text.parse().ok(),
+            false => parse_bytes(text).ok().map(sublet_model::Bytes::get),
+        };
+        bytes
+            .and_then(|bytes| usize::try_from(bytes).ok())
             .map(Self)
-            .ok_or_else(|| format!("`{text}` is more than 64 bits hold"))
+            .ok_or_else(|| format!("`{text}` is not a size such as 4096, 64KiB, 2MiB or 1GiB"))
     }
 }
 
@@ -159,10 +154,9 @@ mod tests {
             "-1",
             "+1",
             "MiB",
-            "1.5GiB",
-            "1 MiB",
-            "1MB",
+            "1MX",
             "99999999999GiB",
+            "99999999999999999999",
         ] {
             assert!(text.parse::<Bytes>().is_err(), "{text:?}");
         }

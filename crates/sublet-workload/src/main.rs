@@ -137,7 +137,7 @@ mod tests {
             "info --reach nowhere",
             "alloc --path heap",
             "alloc --size -1",
-            "alloc --size 1MB",
+            "alloc --size 1XB",
             "alloc --size 0",
             "alloc --count x",
             "alloc --hold forever",
