@@ -67,6 +67,11 @@ const MADE: &[(&str, &str, &str)] = &[
     ),
     ("hostNetwork=true", "50-scheduler.yaml", "hostNetwork: true"),
     (
+        "scheduler.hostNetwork=true",
+        "50-scheduler.yaml",
+        "maxUnavailable: 1, maxSurge: 0",
+    ),
+    (
         "hostNetwork=true",
         "70-controller.yaml",
         "maxUnavailable: 1, maxSurge: 0",
