@@ -44,9 +44,9 @@
 //!   for each policy and seed, or each discipline, on all cores (`runs`; `inflation`, `timed`,
 //!   `queue`, `defrag`), prints (`print`) and plots.
 //!
-//! - `install/`: the manifests, which it carries, onto a kubeadm cluster and off it. `manifests`,
-//!   `preflight`, `readiness` and `static_pod` (the scheduler's manifest, text to text) are pure;
-//!   `facts`, `apply`, `host` and `uninstall` read and write.
+//! - `install/`: the chart, which it carries, onto a kubeadm cluster and off it by helm. `manifests`,
+//!   `values`, `preflight`, `readiness` and `static_pod` (the scheduler's manifest, text to text) are
+//!   pure; `helm` runs it; `facts`, `wait`, `host` and `uninstall` read and write.
 
 mod align;
 mod answer;

@@ -1,52 +1,15 @@
-//! Whole objects of any kind, for commands that set a cluster up or look at it once: read, listed,
-//! applied and deleted as data. Every call is one request; nothing is tried again and nothing is
-//! decided.
+//! Whole objects of any kind, for commands that set a cluster up or look at it once: listed and
+//! patched as data. Every call is one request; nothing is tried again and nothing is decided.
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
 use crate::write::{ObjectAddress, found};
-
-/// Server-side apply of an object under this name; returns the stored object. Fields of other
-/// managers become ours. With `dry_run` nothing is stored.
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn apply_whole(
-    client: &Client,
-    address: &ObjectAddress,
-    object: &Value,
-    manager: &str,
-    dry_run: bool,
-) -> Result<Value, kube::Error> {
-    let mut params = PatchParams::apply(manager).force();
-    params.dry_run = dry_run;
-    let patch = Patch::Apply(object);
-    let stored = api(client, address)
-        .patch(&address.name, &params, &patch)
-        .await?;
-    value(&stored)
-}
-
-/// Deletes an object, and afterwards its dependents. Returns whether it existed.
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn delete_whole(client: &Client, address: &ObjectAddress) -> Result<bool, kube::Error> {
-    let params = DeleteParams::background();
-    found(
-        api(client, address)
-            .delete(&address.name, &params)
-            .await
-            .map(drop),
-    )
-    .map(|gone| gone.is_some())
-}
 
 /// A merge patch of an object, or of its subresource `status`; whether there is such an object.
 ///

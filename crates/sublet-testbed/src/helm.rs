@@ -68,6 +68,14 @@ impl Helm {
         &self.program
     }
 
+    /// Has a program find it as `helm`, before any other.
+    pub fn put_on_path(&self, command: &mut Command) {
+        let mut folders = self.program.with_file_name("").into_os_string();
+        folders.push(":");
+        folders.push(std::env::var_os("PATH").unwrap_or_default());
+        command.env("PATH", folders);
+    }
+
     /// Runs it; returns what it printed. It keeps nothing in the user's folders.
     ///
     /// # Errors

@@ -6,16 +6,17 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 use sublet_client::{Client, list_whole, may};
 
-use super::manifests::{self, Choices, Object};
 use super::preflight::{self, Facts};
+use super::values::Choices;
+use super::{helm, manifests};
 use crate::answer::{Advised, api_error};
 
-/// Verbs that each object needs.
-const WRITES: [&str; 4] = ["get", "create", "patch", "delete"];
+/// Verbs that helm needs for each object.
+const WRITES: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 
 /// Other kinds that are read.
 fn listed() -> [ApiResource; 5] {
@@ -28,60 +29,49 @@ fn listed() -> [ApiResource; 5] {
     ]
 }
 
-/// Facts read from the cluster.
-pub(super) struct Read {
-    pub(super) facts: Facts,
-    /// The extender's port, if it serves the cluster's own scheduler already.
-    pub(super) default_scheduler: Option<u16>,
-}
-
 /// Reads a cluster.
 ///
 /// # Errors
 /// The API server cannot be reached, or refuses to list.
-pub(super) async fn read(client: &Client, choices: &Choices) -> Result<Read, Advised> {
+pub(super) async fn read(client: &Client, choices: &Choices) -> Result<Facts, Advised> {
     let version = client.apiserver_version().await;
     let version = version.map_err(|error| api_error("cannot reach the API server", error))?;
-    let objects = manifests::objects(choices);
+    let objects: Vec<Value> = manifests::objects().collect();
     let mut facts = Facts {
+        helm: helm::version(),
         version: version.git_version,
         ..Facts::default()
     };
     rights(client, &objects, &mut facts).await?;
     if !facts.lacking.is_empty() {
-        return Ok(Read {
-            facts,
-            default_scheduler: None,
-        });
+        return Ok(facts);
     }
-    let deployments = all::<Deployment>(client, None).await?;
-    let default_scheduler = deployments.iter().find_map(manifests::served_port);
     facts = Facts {
         nodes: all::<Node>(client, None).await?,
         daemon_sets: all::<DaemonSet>(client, None).await?,
-        deployments,
+        deployments: all::<Deployment>(client, None).await?,
         definitions: all::<CustomResourceDefinition>(client, None).await?,
-        image: choices.image.clone(),
-        kube_scheduler_image: choices.kube_scheduler_image.clone(),
+        image: choices.image.as_ref().map(|image| image.name.clone()),
+        kube_scheduler_image: choices
+            .kube_scheduler_image
+            .as_ref()
+            .map(|image| image.name.clone()),
         ..facts
     };
     facts.definitions.retain(|found| {
         let mut ours = objects
             .iter()
-            .filter(|object| object.is("CustomResourceDefinition"));
-        ours.any(|object| found["metadata"]["name"] == *object.address.name)
+            .filter(|object| object["kind"] == "CustomResourceDefinition");
+        ours.any(|object| found["metadata"]["name"] == object["metadata"]["name"])
     });
     if facts.kube_scheduler_image.is_none() {
         let pods = all::<Pod>(client, Some("component=kube-scheduler")).await?;
         facts.kube_scheduler_image = preflight::scheduler_image(&pods);
     }
-    Ok(Read {
-        facts,
-        default_scheduler,
-    })
+    Ok(facts)
 }
 
-async fn rights(client: &Client, objects: &[Object], facts: &mut Facts) -> Result<(), Advised> {
+async fn rights(client: &Client, objects: &[Value], facts: &mut Facts) -> Result<(), Advised> {
     let refused = |error| api_error("cannot ask which rights you have", error);
     if may(client, "*", "*", "*").await.map_err(refused)? {
         facts.may_grant = true;
@@ -89,7 +79,7 @@ async fn rights(client: &Client, objects: &[Object], facts: &mut Facts) -> Resul
     }
     let mut needed = BTreeSet::new();
     for object in objects {
-        let kind = &object.address.kind;
+        let kind = kind_of(object);
         needed.extend(WRITES.map(|verb| (kind.group.clone(), kind.plural.clone(), verb)));
     }
     needed.extend(listed().map(|kind| (kind.group, kind.plural, "list")));
@@ -108,6 +98,17 @@ async fn rights(client: &Client, objects: &[Object], facts: &mut Facts) -> Resul
     .await
     .map_err(refused)?;
     Ok(())
+}
+
+fn kind_of(object: &Value) -> ApiResource {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let version = text(&object["apiVersion"]);
+    let (group, version) = version.split_once('/').unwrap_or(("", &version));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(
+        group,
+        version,
+        &text(&object["kind"]),
+    ))
 }
 
 async fn all<K: kube::Resource<DynamicType = ()>>(

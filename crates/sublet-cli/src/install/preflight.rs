@@ -10,8 +10,10 @@ use serde::Serialize;
 use serde_json::Value;
 use sublet_api::{NotIsolated, keys};
 
+use super::helm::WITHOUT;
 use super::host::Trouble;
-use super::manifests::NAMESPACE;
+use super::manifests::{NAMESPACE, RELEASE};
+use super::values::CONTROL_PLANE;
 
 /// `ValidatingAdmissionPolicy` is stable since.
 const OLDEST: (u32, u32) = (1, 30);
@@ -20,8 +22,6 @@ const NEWEST: (u32, u32) = (1, 36);
 
 /// The label of nodes whose cards are shared.
 const SHARED: (&str, &str) = ("gpushare", "true");
-
-const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
 /// The machines that Sublet is built for, by the name that Kubernetes has for them.
 const ARCHITECTURE: &str = "amd64";
@@ -74,6 +74,8 @@ impl Check {
 /// Facts read from a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
+    /// The version of the helm that will be run.
+    pub(super) helm: Option<String>,
     /// The API server's version, such as `v1.36.3`.
     pub(super) version: String,
     /// Needed rights that the user lacks, such as `create deployments.apps`.
@@ -95,7 +97,7 @@ pub(super) struct Facts {
 
 /// All checks, in the order in which a person would make them.
 pub(super) fn checks(facts: &Facts) -> Vec<Check> {
-    let mut checks = vec![version(&facts.version), rights(facts)];
+    let mut checks = vec![helm(facts), version(&facts.version), rights(facts)];
     if !facts.lacking.is_empty() {
         // The rest could not be read.
         return checks;
@@ -113,6 +115,25 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         checks.push(control_planes(facts));
     }
     checks
+}
+
+/// The severest result; `Ok` of nothing.
+pub(super) fn worst(checks: &[Check]) -> Severity {
+    let severities = checks.iter().map(|check| check.severity);
+    severities.max().unwrap_or(Severity::Ok)
+}
+
+/// Helm before 4 cannot take over what kubectl has applied.
+fn helm(facts: &Facts) -> Check {
+    const NAME: &str = "helm";
+    let found = match &facts.helm {
+        Some(version) if minor_version(version) >= Some((4, 0)) => {
+            return Check::ok(NAME, format!("it is {version}"));
+        }
+        Some(version) => format!("it is {version}, and Helm 4 or newer is needed"),
+        None => "there is no `helm` on this machine that runs".to_owned(),
+    };
+    Check::bad(NAME, Severity::Error, found, WITHOUT)
 }
 
 fn version(text: &str) -> Check {
@@ -182,16 +203,24 @@ fn lacking(rights: &[String]) -> String {
     }
 }
 
+/// Whether an object belongs to the release that we install.
+pub(super) fn is_released(object: &Value) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    annotations["meta.helm.sh/release-name"] == RELEASE
+        && annotations["meta.helm.sh/release-namespace"] == NAMESPACE
+}
+
 /// Checks for another installation of Sublet.
 fn other_installations(facts: &Facts) -> Vec<Check> {
     const NAME: &str = "another Sublet";
-    let ours = facts.deployments.iter().filter(|deployment| {
+    let others = facts.deployments.iter().filter(|deployment| {
         let labels = &deployment["metadata"]["labels"];
         labels["app.kubernetes.io/name"] == "sublet"
             && labels["app.kubernetes.io/component"] == "scheduler"
+            && !is_released(deployment)
     });
     let mut checks = Vec::new();
-    for deployment in ours {
+    for deployment in others {
         let namespace = text(&deployment["metadata"]["namespace"]);
         let release = &deployment["metadata"]["annotations"]["meta.helm.sh/release-name"];
         if let Some(release) = release.as_str() {
@@ -328,7 +357,10 @@ fn images(facts: &Facts) -> Check {
         return Check::bad(
             NAME,
             Severity::Warning,
-            format!("without {flag} every node must already have the image of the manifests"),
+            format!(
+                "without {flag} it is the one that other values name, or the chart's, which every \
+                 node must already have"
+            ),
             format!("{flag} REGISTRY/NAME:TAG"),
         );
     };

@@ -1,61 +1,29 @@
 //! Findings and results of an installation, for people and for programs.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::manifests::Object;
-use super::preflight::{Check, Severity};
-use super::worst;
-use crate::answer::{Answer, DONE, Format, NOT_DONE, document};
-
-/// Result of applying an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Outcome {
-    Created,
-    Changed,
-    Unchanged,
-    Deleted,
-    Kept,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Outcome::Created => "created",
-            Outcome::Changed => "changed",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Deleted => "deleted",
-            Outcome::Kept => "kept",
-        })
-    }
-}
-
-/// An object and the result of applying it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Applied {
-    pub(super) object: String,
-    pub(super) outcome: Outcome,
-}
+use super::preflight::{Check, Severity, worst};
+use crate::answer::{Answer, DONE, Format, NOT_DONE, document, print_notes};
 
 /// All of it.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) checks: Vec<Check>,
-    pub(super) objects: Vec<Applied>,
-    /// Workloads that did not get ready, with the reasons.
-    pub(super) unready: Vec<String>,
+    /// What helm printed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) helm: String,
     pub(super) notes: Vec<String>,
 }
 
 impl Report {
-    /// For printing. Not done if a check is an error or something is not ready.
+    /// For printing. Not done if a check is an error.
     ///
     /// # Errors
     /// None that can happen: a report can be written.
     pub(super) fn answer(self, format: Format) -> anyhow::Result<Answer> {
-        let is_done = worst(&self.checks) < Severity::Error && self.unready.is_empty();
+        let is_done = worst(&self.checks) < Severity::Error;
         let text = match format {
             Format::Table => self.table(),
             Format::Json => document(&self, false)?,
@@ -69,35 +37,21 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.helm.clone();
         // What was done says more than what was looked at.
-        if self.objects.is_empty() {
-            for check in &self.checks {
-                text += &line(check);
-            }
+        if text.is_empty() {
+            text.extend(self.checks.iter().map(line));
         }
-        for outcome in [
-            Outcome::Created,
-            Outcome::Changed,
-            Outcome::Unchanged,
-            Outcome::Deleted,
-        ] {
-            let count = self
-                .objects
-                .iter()
-                .filter(|object| object.outcome == outcome)
-                .count();
-            if count > 0 {
-                let _never_fails = writeln!(text, "{count} objects {outcome}");
-            }
-        }
-        for (title, lines) in [("not ready: ", &self.unready), ("", &self.notes)] {
-            for line in lines {
-                let _never_fails = writeln!(text, "{title}{line}");
-            }
+        for note in &self.notes {
+            let _never_fails = writeln!(text, "{note}");
         }
         text
     }
+}
+
+/// A line on standard error about what is being done.
+pub(super) fn progress(line: &str) {
+    print_notes(&[line.to_owned()]);
 }
 
 /// Checks that are not ok, a line each.
@@ -117,22 +71,6 @@ fn line(check: &Check) -> String {
         let _never_fails = writeln!(text, "{:<28} → {advice}", "");
     }
     text
-}
-
-/// The manifests as a stream of YAML documents.
-///
-/// # Errors
-/// None that can happen: an object can be written.
-pub(super) fn manifests(objects: &[Object]) -> anyhow::Result<Answer> {
-    let mut text = String::new();
-    for object in objects {
-        text += "---\n";
-        text += &document(&object.value, true)?;
-    }
-    Ok(Answer {
-        text,
-        ..Answer::default()
-    })
 }
 
 #[cfg(test)]
@@ -160,20 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_is_not_done() {
+    fn after_an_installation_helm_has_the_word() {
         let report = Report {
-            objects: vec![Applied {
-                object: "Namespace a".to_owned(),
-                outcome: Outcome::Created,
-            }],
-            unready: vec!["Deployment a/b: 0 of 1 pods are ready".to_owned()],
+            helm: "installed\n".to_owned(),
+            notes: vec!["and patched".to_owned()],
             ..Report::default()
         };
         let answer = report.answer(Format::Table).unwrap();
-        assert_eq!(
-            answer.text,
-            "1 objects created\nnot ready: Deployment a/b: 0 of 1 pods are ready\n"
-        );
-        assert_eq!(answer.code, NOT_DONE);
+        assert_eq!(answer.text, "installed\nand patched\n");
     }
 }

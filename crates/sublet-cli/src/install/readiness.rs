@@ -1,41 +1,9 @@
-//! Checks whether objects are ready, and what they wait for if not. Pure: objects in, an answer
-//! out.
+//! Checks whether pods are ready, and what they wait for if not. Pure: objects in, an answer out.
 
 use serde_json::Value;
 use sublet_api::keys;
 
 use super::static_pod;
-
-/// Condition that a Deployment or a DaemonSet still waits for; `None` when all its pods are ready.
-pub(super) fn lacking(workload: &Value) -> Option<String> {
-    let number = |path: &str| workload.pointer(path).and_then(Value::as_i64);
-    let generation = number("/metadata/generation").unwrap_or(0);
-    if number("/status/observedGeneration").unwrap_or(0) < generation {
-        return Some("its controller has not seen it yet".to_owned());
-    }
-    let status = |field: &str| number(&format!("/status/{field}")).unwrap_or(0);
-    let (wanted, updated, ready) = match workload["kind"].as_str() {
-        Some("DaemonSet") => (
-            status("desiredNumberScheduled"),
-            status("updatedNumberScheduled"),
-            status("numberAvailable"),
-        ),
-        _ => (
-            number("/spec/replicas").unwrap_or(1),
-            status("updatedReplicas"),
-            status("availableReplicas"),
-        ),
-    };
-    if updated < wanted {
-        return Some(format!("{updated} of {wanted} pods are of this version"));
-    }
-    // While pods of an earlier version are there, they may be those that are ready.
-    let old = status("replicas") - updated;
-    if old > 0 && workload["kind"] == "Deployment" {
-        return Some(format!("{old} pods of an earlier version are still there"));
-    }
-    (ready < wanted).then(|| format!("{ready} of {wanted} pods are ready"))
-}
 
 /// Reasons why pods do not get ready, in the words of kubelet or the scheduler.
 pub(super) fn complaints(pods: &[Value]) -> Vec<String> {
@@ -101,61 +69,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_workload_is_ready_when_all_pods_of_the_newest_version_are() {
-        let deployment = |observed: i64, status: Value| {
-            let mut status = status;
-            status["observedGeneration"] = observed.into();
-            json!({"kind": "Deployment", "metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": status})
-        };
-        let daemons = |status: Value| json!({"kind": "DaemonSet", "status": status});
-        let table = [
-            (deployment(1, json!({})), Some("not seen it")),
-            (
-                deployment(2, json!({"replicas": 2, "updatedReplicas": 1})),
-                Some("1 of 2 pods are of"),
-            ),
-            (
-                deployment(
-                    2,
-                    json!({"replicas": 3, "updatedReplicas": 2, "availableReplicas": 3}),
-                ),
-                Some("1 pods of an earlier"),
-            ),
-            (
-                deployment(2, json!({"replicas": 2, "updatedReplicas": 2})),
-                Some("0 of 2 pods are ready"),
-            ),
-            (
-                deployment(
-                    2,
-                    json!({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}),
-                ),
-                None,
-            ),
-            (daemons(json!({})), None),
-            (
-                daemons(json!({"desiredNumberScheduled": 1, "updatedNumberScheduled": 1})),
-                Some("0 of 1"),
-            ),
-            (
-                daemons(
-                    json!({"desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberAvailable": 1}),
-                ),
-                None,
-            ),
-        ];
-        for (workload, words) in table {
-            let lacks = lacking(&workload);
-            assert_eq!(lacks.is_some(), words.is_some(), "{workload} {lacks:?}");
-            assert!(
-                lacks
-                    .unwrap_or_default()
-                    .contains(words.unwrap_or_default())
-            );
-        }
-    }
 
     #[test]
     fn a_pod_says_why_it_does_not_get_ready() {

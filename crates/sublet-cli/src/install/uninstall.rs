@@ -1,31 +1,34 @@
-//! `sublet uninstall`: removes the objects that `sublet install` created, and the marks that
-//! Sublet's processes wrote outside pods. Objects that users made stay, and so do the definitions
-//! of their kinds.
+//! `sublet uninstall`: puts the cluster's own scheduler back, has helm remove its release, and removes
+//! the marks that Sublet's processes wrote on nodes. Objects that users made stay, and so do the
+//! definitions of their kinds.
 
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 use sublet_api::{dialect, keys};
-use sublet_client::{Client, ObjectAddress, delete_whole, list_whole, merge_whole, read_object};
-use tokio::time::{Instant, sleep};
+use sublet_client::{Client, ObjectAddress, list_whole, merge_whole, read_object};
+use tokio::time::Instant;
 
+use super::helm;
 use super::host::Place;
-use super::manifests::{self, Choices, NAMESPACE, Object};
-use super::preflight::resource_title;
-use super::print::{Applied, Outcome, Report};
-use super::{ClusterArgs, MANAGER, apply, progress};
+use super::manifests::{NAMESPACE, RELEASE};
+use super::options::ClusterArgs;
+use super::preflight::is_released;
+use super::print::{Report, progress};
+use super::wait::{pods, until, until_scheduler_back};
 use crate::answer::{Advised, Answer, api_error, connected};
-
-/// Pause between two checks while waiting.
-const PAUSE: Duration = Duration::from_millis(500);
+use crate::paste;
 
 /// Arguments of `sublet uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Pods that run on GPUs go on. Definitions of which there are objects (GpuFlavor, SharePod) stay, and
-are named. On the nodes, remove /var/lib/sublet and /run/sublet when no such pod is left.
+It runs `helm uninstall`. Pods that run on GPUs go on. The namespace stays, and so do definitions
+(GpuFlavor, SharePod) with what users made of them; `kubectl delete crd --selector
+app.kubernetes.io/name=sublet` removes all of these. On the nodes, remove /var/lib/sublet and
+/run/sublet when no such pod is left.
 
 EXIT CODES
   0  removed
@@ -39,46 +42,50 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// Removes Sublet: the patch of the cluster's own scheduler first, then the objects that the API
-/// server asks about pods, then the processes, then all else.
+/// Removes Sublet: the patch of the cluster's own scheduler first, then the release, then what the
+/// agents wrote on nodes.
 ///
 /// # Errors
-/// The cluster cannot be asked or refuses something, or the scheduler's manifest is elsewhere.
+/// The cluster cannot be asked, helm or the API server refuses something, or the scheduler's
+/// manifest is elsewhere.
 pub async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let client = connected(args.cluster.kubeconfig.as_deref(), None).await?;
+    let kubeconfig = args.cluster.kubeconfig.as_deref();
+    let client = connected(kubeconfig, None).await?;
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let mut report = Report::default();
-    let mut objects = manifests::objects(&Choices::default());
-    objects.reverse();
-    restore(&client, args, &objects, &mut report).await?;
-    let (namespace, others): (Vec<Object>, Vec<Object>) = objects
-        .into_iter()
-        .partition(|object| object.is("Namespace"));
-    for object in &others {
-        remove(&client, object, &mut report).await?;
+    let extender = ObjectAddress::of::<Deployment>(Some(NAMESPACE), "sublet-scheduler");
+    let extender = read_object(&client, &extender).await;
+    let extender = extender.map_err(|error| api_error("cannot read the extender", error))?;
+    if extender.as_ref().is_some_and(|found| !is_released(found)) {
+        let program = paste::program();
+        return Err(Advised::new(
+            format!("helm has not installed the Sublet in {NAMESPACE}"),
+            format!(
+                "`{program} install` makes it one; what kubectl has applied goes by \
+                 `{program} install --manifests | kubectl delete -f -`"
+            ),
+        )
+        .into());
     }
+    let serves = extender.as_ref().is_some_and(serves_default_scheduler);
+    restore(&client, args, serves, &mut report).await?;
+    let limit = format!("{}s", args.timeout);
+    let words = [
+        "uninstall",
+        RELEASE,
+        "--ignore-not-found",
+        "--wait",
+        "--timeout",
+        &limit,
+    ];
+    report.helm = helm::run(kubeconfig, words)?;
     // While an agent runs it writes; and until the policies are gone nobody else may.
     until(deadline, async || {
-        let pods = apply::pods(&client, NAMESPACE, "app.kubernetes.io/name=sublet").await?;
+        let pods = pods(&client, NAMESPACE, "app.kubernetes.io/name=sublet").await?;
         Ok((!pods.is_empty()).then(|| format!("{} pods of Sublet are still there", pods.len())))
     })
     .await?;
     clean_nodes(&client, deadline).await?;
-    for object in &namespace {
-        remove(&client, object, &mut report).await?;
-        until(deadline, async || {
-            let there = read_object(&client, &object.address).await;
-            let there = there.map_err(|error| api_error("cannot read the namespace", error))?;
-            let is_kept = there.as_ref().is_none_or(|found| !is_going(found));
-            Ok((!is_kept).then(|| format!("{} is still there", object.title())))
-        })
-        .await?;
-    }
-    if report.objects.is_empty() {
-        report
-            .notes
-            .push("nothing is installed that `sublet install` has put there".to_owned());
-    }
     report.answer(args.cluster.output)
 }
 
@@ -86,17 +93,10 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
 async fn restore(
     client: &Client,
     args: &Args,
-    objects: &[Object],
+    serves: bool,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let place = Place::new(&args.cluster.manifests_dir);
-    let mut serves = false;
-    for object in objects.iter().filter(|object| object.is("Deployment")) {
-        let found = read_object(client, &object.address).await;
-        let found =
-            found.map_err(|error| api_error(&format!("cannot read {}", object.title()), error))?;
-        serves |= found.is_some_and(|found| manifests::served_port(&found).is_some());
-    }
     let change = match place.restored() {
         Ok(change) => change,
         // Most clusters' schedulers were never touched, and most machines are no control planes.
@@ -118,7 +118,7 @@ async fn restore(
         ));
         place.make(&change)?;
         let limit = Duration::from_secs(args.cluster.scheduler_timeout);
-        if let Err(lacking) = apply::until_scheduler_back(client, None, limit).await {
+        if let Err(lacking) = until_scheduler_back(client, None, limit).await {
             return Err(Advised::new(
                 format!("the cluster's own scheduler has its old manifest, but: {lacking}"),
                 "kubectl logs -n kube-system -l component=kube-scheduler says more; then run this \
@@ -133,69 +133,12 @@ async fn restore(
     Ok(place.tidy()?)
 }
 
-async fn remove(client: &Client, object: &Object, report: &mut Report) -> Result<(), Advised> {
-    let title = object.title();
-    let failed = |error| api_error(&format!("cannot delete {title}"), error);
-    let Some(found) = read_object(client, &object.address).await.map_err(failed)? else {
-        return Ok(());
-    };
-    let why_kept = match applied_by_us(&found) {
-        false => Some("`sublet install` has not put it there".to_owned()),
-        true if object.is("CustomResourceDefinition") => holds(client, &object.value).await?,
-        true => None,
-    };
-    let outcome = match &why_kept {
-        Some(why) => {
-            report.notes.push(format!("{title}: kept, because {why}"));
-            Outcome::Kept
-        }
-        None => {
-            delete_whole(client, &object.address)
-                .await
-                .map_err(failed)?;
-            progress(&format!("{title}: deleted"));
-            Outcome::Deleted
-        }
-    };
-    report.objects.push(Applied {
-        object: title,
-        outcome,
-    });
-    Ok(())
-}
-
-/// Lists the users' objects of a kind, in words; `None` if there are none.
-async fn holds(client: &Client, definition: &Value) -> Result<Option<String>, Advised> {
-    let spec = &definition["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kind = GroupVersionKind::gvk(
-        &text(&spec["group"]),
-        &text(&spec["versions"][0]["name"]),
-        &text(&spec["names"]["kind"]),
-    );
-    let kind = ApiResource::from_gvk_with_plural(&kind, &text(&spec["names"]["plural"]));
-    let listed = list_whole(client, &kind, None, None).await;
-    let count = listed
-        .map_err(|error| api_error(&format!("cannot list {}", kind.plural), error))?
-        .len();
-    Ok((count > 0).then(|| {
-        format!(
-            "{count} of its objects are there (kubectl get {} -A)",
-            resource_title(&kind.group, &kind.plural)
-        )
-    }))
-}
-
-fn applied_by_us(object: &Value) -> bool {
-    let managers = object["metadata"]["managedFields"].as_array();
-    managers
-        .into_iter()
-        .flatten()
-        .any(|entry| entry["manager"] == MANAGER)
-}
-
-fn is_going(object: &Value) -> bool {
-    object["metadata"].get("deletionTimestamp").is_some()
+/// Whether the cluster's own scheduler asks this extender.
+fn serves_default_scheduler(extender: &Value) -> bool {
+    let pod = &extender["spec"]["template"]["spec"];
+    let args = pod["containers"][0]["args"].as_array();
+    let mut args = args.into_iter().flatten();
+    pod["hostNetwork"] == true && args.any(|word| word == "--scheduler-name=default-scheduler")
 }
 
 /// Removes the agents' marks from nodes.
@@ -254,26 +197,6 @@ fn traces(node: &Value) -> Option<(Value, Value)> {
     ))
 }
 
-/// Polls until nothing is lacking.
-///
-/// # Errors
-/// The objects still lacking at the deadline, or an error of the check.
-async fn until(
-    deadline: Instant,
-    lacking: impl AsyncFn() -> Result<Option<String>, Advised>,
-) -> Result<(), Advised> {
-    while let Some(lacking) = lacking().await? {
-        if Instant::now() > deadline {
-            return Err(Advised::new(
-                lacking,
-                "look what keeps it, then run this again",
-            ));
-        }
-        sleep(PAUSE).await;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,12 +217,5 @@ mod tests {
         );
         let foreign = json!({"metadata": {"annotations": {"a": "b"}}});
         assert_eq!(traces(&foreign), None);
-    }
-
-    #[test]
-    fn what_others_applied_is_not_ours() {
-        let by = |manager: &str| json!({"metadata": {"managedFields": [{"manager": manager}]}});
-        assert!(applied_by_us(&by("sublet-install")));
-        assert!(!applied_by_us(&by("kubectl-client-side-apply")));
     }
 }

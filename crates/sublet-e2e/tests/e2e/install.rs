@@ -1,20 +1,22 @@
 //! `sublet install` and `sublet uninstall` on a stock control plane, and the cluster's own
 //! kube-scheduler started from the manifest that kubeadm wrote and `sublet install` patched.
 //!
-//! KWOK plays the nodes, so the workloads get ready without running. The part of kubelet that
-//! matters here, running a static pod and mirroring it, is played by [`Kubelet`].
+//! KWOK plays the nodes, so the workloads get ready without running. `kubelet` runs static pods.
+
+mod kubelet;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use sublet_e2e::{binaries, eventually, yaml};
-use sublet_testbed::{Cluster, ClusterOptions, User, deployed, free_port, kwok_node};
+use sublet_testbed::{Cluster, ClusterOptions, Helm, User, deployed, free_port, kwok_node};
+
+use self::kubelet::Kubelet;
+use crate::chart::helm;
 
 const FIXTURE: &str = include_str!("../../../../fixtures/kubeadm/plain.yaml");
 
@@ -23,6 +25,7 @@ const ALICE: &str = "alice";
 /// A cluster without Sublet: a control plane's node, and a node with two cards.
 struct Site {
     cluster: Cluster,
+    helm: Helm,
     sublet: PathBuf,
     /// The folder of static pods.
     manifests: PathBuf,
@@ -30,7 +33,7 @@ struct Site {
 
 impl Site {
     fn start() -> Result<Option<Site>> {
-        let Some(binaries) = binaries()? else {
+        let (Some(binaries), Some(helm)) = (binaries()?, helm()) else {
             return Ok(None);
         };
         let sublet = std::env::var_os("SUBLET_BIN").context("SUBLET_BIN is not set")?;
@@ -52,6 +55,7 @@ impl Site {
         fs::write(manifests.join("kube-scheduler.yaml"), text)?;
         Ok(Some(Site {
             cluster,
+            helm,
             sublet: sublet.into(),
             manifests,
         }))
@@ -65,10 +69,10 @@ impl Site {
 
     /// Exit code, standard output and standard error of `sublet`.
     fn sublet_as(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
-        let output = Command::new(&self.sublet)
-            .args(args)
-            .env("KUBECONFIG", self.cluster.kubeconfig(user)?)
-            .output()?;
+        let mut sublet = Command::new(&self.sublet);
+        self.helm.put_on_path(&mut sublet);
+        let kubeconfig = self.cluster.kubeconfig(user)?;
+        let output = sublet.args(args).env("KUBECONFIG", kubeconfig).output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let code = output.status.code().unwrap_or(-1);
         Ok((code, text(&output.stdout), text(&output.stderr)))
@@ -104,7 +108,7 @@ impl Site {
 
     /// Objects of the manifests that are there: `kind name revision`.
     fn objects(&self) -> Result<Vec<String>> {
-        let manifests = self.sublet(&["install", "--dry-run", "client"])?;
+        let manifests = self.sublet(&["install", "--manifests"])?;
         let args = ["get", "-f", "-", "--ignore-not-found", "-o", "json"];
         let text = self.cluster.kubectl_with_input(&args, &manifests)?;
         if text.trim().is_empty() {
@@ -135,6 +139,15 @@ impl Site {
         Ok(items.iter().map(title).collect())
     }
 
+    /// The same without revisions.
+    fn left(&self) -> Result<Vec<String>> {
+        let kind_and_name = |object: String| {
+            let words: Vec<&str> = object.split(' ').take(2).collect();
+            words.join(" ")
+        };
+        Ok(self.objects()?.into_iter().map(kind_and_name).collect())
+    }
+
     fn until_bound(&self, pod: &str) -> Result<Value> {
         eventually(|| {
             let pod = self.get(&["pod", pod])?;
@@ -145,98 +158,6 @@ impl Site {
             );
             Ok(pod)
         })
-    }
-}
-
-/// Runs the static pod `kube-scheduler.yaml` and mirrors it, as kubelet does; nothing else.
-struct Kubelet<'a> {
-    site: &'a Site,
-    /// Whether it starts a patched manifest.
-    starts_patched: AtomicBool,
-    ends: AtomicBool,
-}
-
-impl<'a> Kubelet<'a> {
-    fn new(site: &'a Site) -> Kubelet<'a> {
-        Kubelet {
-            site,
-            starts_patched: AtomicBool::new(true),
-            ends: AtomicBool::new(false),
-        }
-    }
-
-    /// While `work` goes on.
-    fn during<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        /// Whatever becomes of the work, the thread must end.
-        struct Ends<'b>(&'b AtomicBool);
-        impl Drop for Ends<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
-        self.ends.store(false, Ordering::SeqCst);
-        thread::scope(|scope| {
-            let loops = scope.spawn(|| self.keep_running());
-            let done = {
-                let _ends = Ends(&self.ends);
-                work()
-            };
-            let kept = loops
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.and_then(|done| kept.map(|()| done))
-        })
-    }
-
-    fn keep_running(&self) -> Result<()> {
-        let mut running = String::new();
-        let mut count = 0;
-        while !self.ends.load(Ordering::SeqCst) {
-            let manifest = self.site.manifest()?;
-            let passes =
-                self.starts_patched.load(Ordering::SeqCst) || !manifest.contains("--config=");
-            if manifest != running && passes {
-                self.site.cluster.stop(&format!("static-{count}"));
-                count += 1;
-                self.start(&manifest, &format!("static-{count}"))?;
-                running = manifest;
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-        self.site.cluster.stop(&format!("static-{count}"));
-        Ok(())
-    }
-
-    /// Its command line as it stands, with another port; then its mirror.
-    fn start(&self, manifest: &str, name: &str) -> Result<()> {
-        let cluster = &self.site.cluster;
-        let gone = [
-            "delete",
-            "pod",
-            "-n",
-            "kube-system",
-            "kube-scheduler-cp",
-            "--now",
-            "--ignore-not-found",
-        ];
-        cluster.kubectl(&gone)?;
-        let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
-        let mut pod: Value = serde_json::from_str(&cluster.kubectl_with_input(&args, manifest)?)?;
-        let words = pod["spec"]["containers"][0]["command"]
-            .as_array()
-            .context("no command")?;
-        let mut words = words.iter().filter_map(Value::as_str);
-        let program = words.next().context("an empty command")?;
-        let port = free_port()?;
-        let mut command = Command::new(cluster.binaries().cluster(program));
-        command.args(words).arg(format!("--secure-port={port}"));
-        cluster.spawn(name, command)?;
-        cluster.wait_https(name, port, "/livez")?;
-        pod["metadata"]["name"] = "kube-scheduler-cp".into();
-        pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = name.into();
-        pod["spec"]["nodeName"] = "cp".into();
-        cluster.apply(&pod.to_string())?;
-        Ok(())
     }
 }
 
@@ -251,7 +172,7 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
 
         let install = ["install", "--image", "r.test/sublet:1"];
         let text = site.sublet(&install)?;
-        assert!(text.contains("objects created"), "{text}");
+        assert!(text.contains("kubectl label node NODE gpushare=true"), "{text}");
         // Its pods have the images that were said, and the scheduler that of the cluster's own.
         let pods = site.get(&["pods", "-n", "sublet-system"])?.to_string();
         for image in ["r.test/sublet:1", "registry.test/kube-scheduler:v1.36.3"] {
@@ -263,10 +184,13 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
             site.cluster.kubectl(&fill)?;
         }
         let before = site.objects()?;
-        let again: Value = serde_json::from_str(&site.sublet(&[&install[..], &["-o", "json"]].concat())?)?;
-        let outcomes = again["objects"].as_array().context("no objects")?;
-        assert!(outcomes.iter().all(|object| object["outcome"] == "unchanged"), "{again}");
+        site.sublet(&install)?;
         assert_eq!(site.objects()?, before);
+        // Without the option the image stays, and a value of the chart is another.
+        site.sublet(&["install", "--set", "scheduler.replicas=1"])?;
+        let deployment = site.get(&["deployment", "-n", "sublet-system", "sublet-scheduler"])?;
+        assert_eq!(deployment["spec"]["replicas"], 1);
+        assert!(deployment.to_string().contains("r.test/sublet:1"), "{deployment}");
 
         let flavor = "apiVersion: sublet.dev/v1alpha1\nkind: GpuFlavor\nmetadata: {name: half}\nspec: {memoryPercent: 50}\n";
         site.cluster.apply(flavor)?;
@@ -275,23 +199,24 @@ fn one_command_installs_it_and_one_removes_it_and_users_objects_stay() -> Result
         site.cluster.kubectl(&[&annotated[..], &[&user, &node]].concat())?;
 
         let text = site.sublet(&["uninstall"])?;
-        let kept = "CustomResourceDefinition gpuflavors.sublet.dev: kept, because 1 of its objects";
-        assert!(text.contains(kept), "{text}");
-        let left = site.objects()?;
-        assert_eq!(left.len(), 1, "{left:?}");
-        assert!(left[0].starts_with("CustomResourceDefinition gpuflavors.sublet.dev "));
+        assert!(text.contains("[CustomResourceDefinition] gpuflavors.sublet.dev"), "{text}");
+        assert_eq!(site.left()?, STAY);
         site.get(&["gpuflavor", "half"])?;
         let node = site.get(&["node", "gpu"])?;
         assert_eq!(node["metadata"]["annotations"].get("sublet.dev/inventory"), None);
-
-        site.cluster.kubectl(&["delete", "gpuflavor", "half"])?;
+        // A second time there is nothing more to remove.
         site.sublet(&["uninstall"])?;
-        assert_eq!(site.objects()?, [""; 0]);
-        let text = site.sublet(&["uninstall"])?;
-        assert!(text.contains("nothing is installed"), "{text}");
+        assert_eq!(site.left()?, STAY);
         Ok(())
     })
 }
+
+/// Helm leaves these.
+const STAY: [&str; 3] = [
+    "Namespace sublet-system",
+    "CustomResourceDefinition gpuflavors.sublet.dev",
+    "CustomResourceDefinition sharepods.kubeshare.nthu",
+];
 
 /// Checks the messages before anything is done, for a user who may install and one who may not.
 fn looked_at_first(site: &Site) -> Result<()> {
@@ -308,8 +233,30 @@ fn looked_at_first(site: &Site) -> Result<()> {
     assert_eq!(code, 1);
     assert!(text.contains("you may not create configmaps"), "{text}");
     let text = site.sublet(&["install", "--dry-run", "server"])?;
-    assert!(text.contains("objects created"), "{text}");
+    assert!(text.contains("kind: DaemonSet"), "{text}");
     assert_eq!(site.objects()?, [""; 0], "a dry run has made something");
+    let text = site.sublet(&[
+        "install",
+        "--dry-run",
+        "client",
+        "--image",
+        "r.test/sublet:1",
+    ])?;
+    assert!(text.contains("image: r.test/sublet:1 "), "{text}");
+    let (code, _, notes) = site.sublet_as(
+        "admin",
+        &["install", "--manifests", "--set", "memoryUnit=GiB"],
+    )?;
+    assert_eq!(code, 1);
+    assert!(notes.contains("only helm can put in others"), "{notes}");
+    // Helm's own words about a value.
+    let (code, _, notes) = site.sublet_as("admin", &["install", "--set", "memoryUnit=MB"])?;
+    assert_eq!(code, 1);
+    assert!(
+        notes.contains("value must be one of 'MiB', 'GiB'"),
+        "{notes}"
+    );
+    assert_eq!(site.objects()?, [""; 0], "it was installed all the same");
 
     let plugin = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: gpushare-device-plugin-ds, namespace: kube-system}\n\
         spec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    \
@@ -374,6 +321,7 @@ fn the_clusters_own_scheduler_asks_for_gpu_pods_and_no_other_pod_waits_for_the_e
         let (code, text, notes) = site.patch(port, &[])?;
         assert_eq!(code, 0, "{text}{notes}");
         assert_eq!(site.manifest()?, patched, "a second time");
+        shares_the_loopback(&site, port)?;
 
         asks_for_gpu_pods_alone(&site, port)?;
 
@@ -394,7 +342,7 @@ fn the_clusters_own_scheduler_asks_for_gpu_pods_and_no_other_pod_waits_for_the_e
             "{text}"
         );
         assert_eq!(site.manifest()?, kubeadms);
-        assert_eq!(site.objects()?, [""; 0]);
+        assert_eq!(site.left()?, STAY);
         assert!(
             !beside(&site.manifests, "sublet").exists(),
             "files are left"
@@ -407,6 +355,37 @@ fn the_clusters_own_scheduler_asks_for_gpu_pods_and_no_other_pod_waits_for_the_e
 
 fn beside(folder: &Path, name: &str) -> PathBuf {
     folder.with_file_name(name)
+}
+
+/// The extender is in the network of the control plane's node, and knows both schedulers; so does
+/// whatever else goes by their names.
+fn shares_the_loopback(site: &Site, port: u16) -> Result<()> {
+    let ours = ["-n", "sublet-system"];
+    let get = |what: &[&str]| site.get(&[&ours[..], what].concat());
+    let pod = get(&["deployment", "sublet-scheduler"])?["spec"]["template"]["spec"].clone();
+    assert_eq!(pod["hostNetwork"], true);
+    let role = &pod["nodeSelector"]["node-role.kubernetes.io/control-plane"];
+    assert_eq!(*role, "");
+    let listen = format!("--listen=127.0.0.1:{port}");
+    let both = "\"--scheduler-name=sublet-scheduler\",\"--scheduler-name=default-scheduler\"";
+    for (at, flags) in [
+        (0_usize, [&*listen, both]),
+        (1, [&*listen, "--stand-in-for="]),
+        (2, ["--secure-port=39993", "--config="]),
+    ] {
+        let args = pod["containers"][at]["args"].to_string();
+        assert!(flags.iter().all(|flag| args.contains(*flag)), "{args}");
+    }
+    let controller = get(&["deployment", "sublet-controller"])?.to_string();
+    assert!(controller.contains(both), "{controller}");
+    let list = get(&["configmap", "sublet-schedulers"])?;
+    assert_eq!(list["data"]["names"], "sublet-scheduler default-scheduler");
+    let map = get(&["configmap", "sublet-kube-scheduler"])?.to_string();
+    assert!(
+        map.contains(&format!("http://127.0.0.1:{port}/sublet")),
+        "{map}"
+    );
+    Ok(())
 }
 
 /// The real kube-scheduler, with the command line of the patched manifest, and the real extender.

@@ -1,5 +1,5 @@
-//! The chart and the image that is handed out, on a real node: `helm install` brings it from
-//! nothing to a pod under its limit, and an upgrade, a rollback and a removal leave that pod alone.
+//! The chart and the image that is handed out, on a real node: `sublet install` brings it from
+//! nothing to a pod under its limit, and helm's upgrade, rollback and removal leave that pod alone.
 //!
 //! All of Sublet runs as pods here, beside the cluster's own scheduler. The node's pods have no
 //! network, so that ours use the node's, on loopback. The cards are played.
@@ -388,7 +388,7 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     let stage = stage_below(&state, &sublet)?;
     let before = site.objects()?;
 
-    installs(&site, &chart, &stage)?;
+    installs(&site, &stage)?;
     site.check_seen_from_afar("first", &sublet)?;
     site.check_no_second_release(&chart)?;
     let certificates = site.certificates()?;
@@ -412,19 +412,19 @@ fn the_chart_brings_a_node_from_nothing_to_pods_under_their_limits() -> Result<(
     leaves_what_users_made(&site, &before)
 }
 
-/// The first pod runs under its limit.
-fn installs(site: &Site, chart: &str, stage: &Path) -> Result<()> {
-    let values = site.values()?.display().to_string();
+/// The one file that is handed out installs it, and the first pod runs under its limit.
+fn installs(site: &Site, stage: &Path) -> Result<()> {
+    let file = std::env::var_os("SUBLET_ONE_FILE").context("SUBLET_ONE_FILE is not set")?;
+    let mut install = Command::new(file);
+    site.helm.put_on_path(&mut install);
+    install.args(["install", "--timeout", "120", "--values"]);
+    install.arg(site.values()?).arg("--kubeconfig");
+    install.arg(site.cluster.kubeconfig("admin")?);
     let began = Instant::now();
-    let install = [
-        "install",
-        "sublet",
-        chart,
-        "--create-namespace",
-        "--values",
-        &values,
-    ];
-    let told = site.helm(&[&install[..], &WAIT].concat())?;
+    let output = install.output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{told}{errors}");
     ensure!(
         told.contains("kubectl label node NODE gpushare=true"),
         "{told}"
@@ -432,7 +432,7 @@ fn installs(site: &Site, chart: &str, stage: &Path) -> Result<()> {
     let installed = began.elapsed().as_secs_f64();
     site.start_pod("first", stage)?;
     let first = began.elapsed().as_secs_f64();
-    println!("helm install --wait: {installed:.1} s; install to first pod: {first:.1} s");
+    println!("sublet install: {installed:.1} s; install to first pod: {first:.1} s");
     site.only_image(FIRST)?;
     site.check_pod("first")
 }

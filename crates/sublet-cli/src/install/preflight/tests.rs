@@ -32,6 +32,7 @@ fn deployment(namespace: &str, name: &str, image: &str) -> Value {
 /// Facts of a healthy cluster.
 fn facts() -> Facts {
     Facts {
+        helm: Some("v4.3.1".to_owned()),
         version: "v1.36.3".to_owned(),
         may_grant: true,
         nodes: vec![
@@ -66,7 +67,7 @@ fn bad(facts: &Facts) -> Vec<String> {
 fn where_all_is_well_each_check_says_so() {
     let facts = facts();
     assert_eq!(bad(&facts), Vec::<String>::new());
-    assert_eq!(checks(&facts).len(), 11);
+    assert_eq!(checks(&facts).len(), 12);
 }
 
 /// Makes one thing of a cluster different.
@@ -74,6 +75,11 @@ type Change = fn(&mut Facts);
 
 /// Faults of a cluster, and the check that names each.
 const FAULTS: &[(Change, &str)] = &[
+    (|f| f.helm = None, "Error helm: there is no `helm`"),
+    (
+        |f| f.helm = Some("v3.19.2+g8766e71".into()),
+        "Error helm: it is v3.19.2+g8766e71, and Helm 4 or newer is needed",
+    ),
     (
         |f| {
             f.version = "v1.29.4".into();
@@ -201,7 +207,7 @@ const FAULTS: &[(Change, &str)] = &[
     ),
     (
         |f| f.image = None,
-        "Warning images: without --image every node",
+        "Warning images: without --image it is the one that other values name",
     ),
     (
         |f| f.kube_scheduler_image = None,
@@ -281,6 +287,7 @@ fn a_device_plugin_on_other_nodes_is_in_nobodys_way() {
     assert!(bad(&facts)[0].starts_with("Warning other GPU software: HAMi's"));
 }
 
+/// Helm takes over what kubectl has installed, and goes on with its own release.
 #[test]
 fn an_installation_of_our_own_is_no_other() {
     let mut facts = facts();
@@ -293,4 +300,11 @@ fn an_installation_of_our_own_is_no_other() {
         .definitions
         .push(json!({"metadata": {"name": "gpuflavors.sublet.dev", "labels": label}}));
     assert_eq!(bad(&facts), Vec::<String>::new());
+    assert!(!is_released(&facts.deployments[0]));
+    facts.deployments[0]["metadata"]["annotations"] = json!({
+        "meta.helm.sh/release-name": RELEASE,
+        "meta.helm.sh/release-namespace": NAMESPACE,
+    });
+    assert_eq!(bad(&facts), Vec::<String>::new());
+    assert!(is_released(&facts.deployments[0]));
 }

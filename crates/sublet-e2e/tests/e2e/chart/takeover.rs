@@ -1,5 +1,5 @@
-//! Helm takes over what kubectl or `sublet install` has put there, by the commands of the guide, and
-//! owns it then: a later upgrade changes and removes what it likes.
+//! Helm takes over what kubectl has put there, by the commands of the guide or by `sublet install`,
+//! and owns it then: a later upgrade changes and removes what it likes.
 
 use std::process::Command;
 
@@ -49,10 +49,10 @@ impl Site {
     }
 
     fn sublet(&self, args: &[&str]) -> Result<String> {
-        let output = Command::new(&self.sublet)
-            .args(args)
-            .env("KUBECONFIG", self.cluster.kubeconfig("admin")?)
-            .output()?;
+        let mut sublet = Command::new(&self.sublet);
+        self.helm.put_on_path(&mut sublet);
+        let kubeconfig = self.cluster.kubeconfig("admin")?;
+        let output = sublet.args(args).env("KUBECONFIG", kubeconfig).output()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (text, notes) = (text(&output.stdout), text(&output.stderr));
         ensure!(output.status.success(), "sublet {args:?}: {text}{notes}");
@@ -71,7 +71,7 @@ fn stands_in_the_guide(command: &str) -> Result<()> {
 }
 
 #[test]
-fn helm_takes_over_what_kubectl_and_sublet_have_installed() -> Result<()> {
+fn helm_takes_over_what_kubectl_has_installed() -> Result<()> {
     let Some(site) = Site::start()? else {
         return Ok(());
     };
@@ -117,19 +117,13 @@ fn helm_takes_over_what_kubectl_and_sublet_have_installed() -> Result<()> {
     site.cluster.stop(deployed::CONTROLLER);
     let every = ["delete", "crd", "--selector=app.kubernetes.io/name=sublet"];
     site.cluster.kubectl(&every)?;
-    let image = [
-        "--image=r.test/sublet:1",
-        "--kube-scheduler-image=r.test/k:v1.36.3",
-    ];
-    site.sublet(&[&["install", "--timeout=0"][..], &image].concat())?;
-    site.cluster.apply(FLAVOR)?;
-    stands_in_the_guide("sublet uninstall")?;
-    site.sublet(&["uninstall"])?;
     site.cluster.apply(KUBESHARES)?;
-    let force = ["--take-ownership", "--force-conflicts"];
-    stands_in_the_guide(&format!("helm install … {}", force.join(" ")))?;
-    let install = ["install", "sublet", &site.chart, "--create-namespace"];
-    site.helm(&[&install[..], &force, &["--set", IMAGES]].concat())?;
+    let force = "--take-ownership --force-conflicts";
+    stands_in_the_guide(&format!("helm install … {force}"))?;
+    site.sublet(&["install", "--timeout=0", "--set", IMAGES])?;
+    let flavors = "crd/gpuflavors.sublet.dev";
+    site.cluster.until_defined(&[flavors])?;
+    site.cluster.apply(FLAVOR)?;
     let shared = site.get(&["crd", "sharepods.kubeshare.nthu"])?;
     let status = &shared["spec"]["versions"][0]["subresources"]["status"];
     ensure!(status.is_object(), "it is KubeShare's still: {shared}");
