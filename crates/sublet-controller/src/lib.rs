@@ -73,6 +73,7 @@ use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_plan::Policy;
+use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, QueueRules, SiteRule};
 use sublet_replicas::leader::{Leadership, LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
 use sublet_tasks::{Vital, VitalTask, vital};
@@ -172,6 +173,16 @@ pub struct Args {
         help = Policy::help("Policy of the queue among places that fit, the same as the extender's")
     )]
     policy: Policy,
+    #[arg(
+        long, value_name = "NAME", requires = "queue",
+        help = SiteRule::help("Keep groups waiting; can be given several times", GROUP_FILTERS)
+    )]
+    queue_filter: Vec<GroupFilter>,
+    #[arg(
+        long, default_value_t, value_name = "NAME", requires = "queue",
+        help = SiteRule::help("Order of the groups of a quota", GROUP_SCORES)
+    )]
+    queue_score: GroupScore,
     /// Most requests that the queue writes per second, events included [default: as many as the API
     /// server answers]
     #[arg(long, value_name = "N", requires = "queue")]
@@ -333,6 +344,11 @@ impl Controllers {
                 unit: rules.unit,
             },
             ledgers,
+            rules: QueueRules {
+                filters: args.queue_filter.clone(),
+                score: args.queue_score,
+                ..QueueRules::default()
+            },
             known: known.clone(),
             vital: vital.clone(),
             writes_a_second: args.writes_per_second,

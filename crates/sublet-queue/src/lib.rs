@@ -56,7 +56,9 @@ pub use group::{
 pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
 pub use reason::{Infeasible, QueueReason, QuotaLimit, Shortage, quantity};
-pub use rules::{BackOff, ByPriority, GroupFilter, GroupScore, QueueRules};
+pub use rules::{
+    GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, QueueRules, SiteRule, SiteRuleError,
+};
 pub use slot::{Slot, SlotKey, SlotMark};
 pub use tree::{
     Amounts, Entitlement, MinScaling, Quota, QuotaProblem, QuotaTree, TreeError, TreeTotals,

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use sublet_api::dialect::DIALECTS;
 use sublet_api::group::{GANG_DIALECTS, JOB_KINDS};
 use sublet_plan::Policy;
+use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, SiteRule};
 
 /// Command that writes the chart's list of policies anew.
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet --test lists";
@@ -116,6 +118,19 @@ fn the_controller_may_read_every_kind_of_job() {
         }
         assert!(policy.contains(api.group), "no policy on {}", api.group);
     }
+}
+
+#[test]
+fn the_chart_and_the_guide_know_every_rule_of_the_queue() {
+    let schema = read("deploy/chart/sublet/values.schema.json");
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let of_queue = &schema["properties"]["queue"]["properties"];
+    let scores: Vec<&str> = GROUP_SCORES.iter().map(SiteRule::name).collect();
+    assert_eq!(of_queue["score"]["enum"], json!(scores));
+    let filters: Vec<&str> = GROUP_FILTERS.iter().map(SiteRule::name).collect();
+    assert_eq!(of_queue["filters"]["items"]["enum"], json!(filters));
+    let page = read("docs/guide/queueing.md");
+    assert_eq!(missing(&page, scores.into_iter().chain(filters)), [""; 0]);
 }
 
 /// The pattern of a policy, or a mix of some, as `Policy` reads it.

@@ -21,6 +21,7 @@ use schedule::{Plan, PlanOptions, plan};
 pub(crate) use schedule::{name_of, settle};
 use sublet_model::Unit;
 use sublet_plan::Policy;
+use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, SiteRule};
 
 use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
 use crate::queue::{self, ScopeArgs};
@@ -93,6 +94,16 @@ pub struct Args {
     /// With --queue: scheduler for GPU pods that name none, as set for the controller
     #[arg(long, value_name = "NAME", requires = "queue")]
     assign_scheduler: Option<String>,
+    #[arg(
+        long, value_name = "NAME", requires = "queue",
+        help = SiteRule::help("With --queue: keep groups waiting, as the controller", GROUP_FILTERS)
+    )]
+    queue_filter: Vec<GroupFilter>,
+    #[arg(
+        long, default_value_t, value_name = "NAME", requires = "queue",
+        help = SiteRule::help("With --queue: order of the groups of a quota", GROUP_SCORES)
+    )]
+    queue_score: GroupScore,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
@@ -137,6 +148,8 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
             memory_unit: args.memory_unit,
             assign_scheduler: args.assign_scheduler.clone(),
             policy: args.policy.clone(),
+            queue_filter: args.queue_filter.clone(),
+            queue_score: args.queue_score,
         };
         return queue::planned(input, &scope, args.output)?.print();
     }

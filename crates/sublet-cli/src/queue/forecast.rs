@@ -17,8 +17,8 @@ use sublet_api::{ElasticQuota, QueueState, QuotaTotals, add_amounts, pod_uid};
 use sublet_model::{Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
-    Amounts, Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot,
-    QueueVictim, Slot, plan,
+    Amounts, Group, GroupScore, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules,
+    QueueSnapshot, QueueVictim, Slot, plan,
 };
 
 use super::promised;
@@ -33,6 +33,8 @@ pub(crate) struct ForecastOptions {
     pub(crate) scope: QueueScope,
     /// Policy that chooses among places that fit.
     pub(crate) policy: Policy,
+    /// Settings of the site.
+    pub(crate) rules: QueueRules,
     /// The moment.
     pub(crate) now: Time,
 }
@@ -117,9 +119,9 @@ pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueFore
     let problems = state.gathered.problems.iter();
     let problems = problems.map(|GroupProblem { of, error }| format!("warning: {of}: {error}"));
     forecast.notes.extend(problems);
-    let decisions = decide(&mut cluster, &state, options.now);
+    let decisions = decide(&mut cluster, &state, options);
     forecast.show(&input.quotas, &state, &decisions);
-    forecast.enter(state.gathered.groups, decisions);
+    forecast.enter(state.gathered.groups, decisions, options.rules.score);
     forecast
 }
 
@@ -235,7 +237,11 @@ impl Objects {
 }
 
 /// Asks the queue's engine once.
-fn decide(cluster: &mut Cluster, state: &QueueState, now: Time) -> Vec<QueueDecision> {
+fn decide(
+    cluster: &mut Cluster,
+    state: &QueueState,
+    options: &ForecastOptions,
+) -> Vec<QueueDecision> {
     let groups = state.gathered.groups.iter();
     let groups: Vec<Group> = groups.map(|queued| queued.group.clone()).collect();
     let nodes = cluster.nodes();
@@ -248,16 +254,21 @@ fn decide(cluster: &mut Cluster, state: &QueueState, now: Time) -> Vec<QueueDeci
             groups: &groups,
             hold: None,
             breaks: &|_| false,
-            rules: &QueueRules::default(),
+            rules: &options.rules,
             memo: &mut QueueMemo::default(),
         },
-        now,
+        options.now,
     )
 }
 
 impl QueueForecast {
     /// Enters each group with its outcome.
-    fn enter(&mut self, queued: Vec<QueuedGroup>, decisions: Vec<QueueDecision>) {
+    fn enter(
+        &mut self,
+        queued: Vec<QueuedGroup>,
+        decisions: Vec<QueueDecision>,
+        score: GroupScore,
+    ) {
         let mut fates: BTreeMap<Arc<str>, Fate> = BTreeMap::new();
         for decision in decisions {
             let (group, fate) = match decision {
@@ -298,7 +309,7 @@ impl QueueForecast {
             let name = group.id.clone();
             (
                 group.quota.clone(),
-                Reverse(group.priority),
+                Reverse(score.of(group)),
                 group.since,
                 name,
             )

@@ -20,6 +20,7 @@ use sublet_api::group::QueueScope;
 use sublet_arbiter::libraries::Carried;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
+use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, QueueRules, SiteRule};
 
 use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
@@ -103,6 +104,16 @@ pub(crate) struct ScopeArgs {
         help = Policy::help("Policy among places that fit, as the controller is told")
     )]
     pub(crate) policy: Policy,
+    #[arg(
+        long, value_name = "NAME",
+        help = SiteRule::help("Keep groups waiting, as the controller is told", GROUP_FILTERS)
+    )]
+    pub(crate) queue_filter: Vec<GroupFilter>,
+    #[arg(
+        long, default_value_t, value_name = "NAME",
+        help = SiteRule::help("Order of the groups of a quota, as the controller is told", GROUP_SCORES)
+    )]
+    pub(crate) queue_score: GroupScore,
 }
 
 impl Args {
@@ -199,6 +210,11 @@ fn answer(
             unit: scope.memory_unit,
         },
         policy: scope.policy.clone(),
+        rules: QueueRules {
+            filters: scope.queue_filter.clone(),
+            score: scope.queue_score,
+            ..QueueRules::default()
+        },
         now,
     };
     let forecast = forecast::forecast(input, &options);

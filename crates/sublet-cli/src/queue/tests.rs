@@ -8,6 +8,7 @@ use serde_json::Value;
 use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
+use sublet_queue::{GroupScore, QueueRules};
 
 use super::forecast::{ForecastOptions, forecast};
 use super::print::{Printing, Shown, answer};
@@ -31,6 +32,7 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
             unit: Unit::MiB,
         },
         policy: Policy::default(),
+        rules: QueueRules::default(),
         now,
     };
     let forecast = forecast(input, &options);
@@ -51,6 +53,8 @@ fn scope() -> ScopeArgs {
         memory_unit: Unit::default(),
         assign_scheduler: None,
         policy: Policy::default(),
+        queue_filter: Vec::new(),
+        queue_score: GroupScore::default(),
     }
 }
 

@@ -28,6 +28,7 @@ use kube::Client;
 use sublet_api::group::QueueScope;
 use sublet_client::WriteError;
 use sublet_model::{Pauses, Time};
+use sublet_queue::QueueRules;
 use sublet_replicas::leader::{Leadership, Tenure};
 use sublet_tasks::Vital;
 use sublet_telemetry::metrics::ControllerMetrics;
@@ -65,6 +66,8 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_se
 pub(crate) struct QueueKeeper {
     pub(crate) scope: QueueScope,
     pub(crate) ledgers: Arc<LedgerKeeper>,
+    /// The settings of the site.
+    pub(crate) rules: QueueRules,
     /// The labels of namespaces.
     pub(crate) known: Known,
     /// Starts its watches.
@@ -165,6 +168,7 @@ impl QueueKeeper {
                 seen: &seen,
                 namespaces: &namespaces,
                 scope: &self.scope,
+                rules: &self.rules,
                 epoch,
                 at,
                 now,

@@ -41,6 +41,7 @@ pub(crate) struct QueueLook<'a> {
     pub(crate) seen: &'a WatchedState,
     pub(crate) namespaces: &'a NamespaceLabels,
     pub(crate) scope: &'a QueueScope,
+    pub(crate) rules: &'a QueueRules,
     /// The leadership that writes.
     pub(crate) epoch: u64,
     /// When is looked, and when a renewal of the Lease was sent that has been confirmed.
@@ -183,7 +184,7 @@ impl QueueLook<'_> {
                 groups: &groups,
                 hold: memory.hold.as_ref(),
                 breaks: cluster.breaks,
-                rules: &QueueRules::default(),
+                rules: self.rules,
                 memo: &mut memory.engine,
             },
             self.now,

@@ -20,6 +20,7 @@ use sublet_client::{Act, Change, Write};
 use sublet_model::{Entry, NodeIdx, Time, Unit};
 use sublet_plan::stock::NodeRules;
 use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
+use sublet_queue::QueueRules;
 use sublet_scheduler::ClusterSnapshot;
 
 use super::memory::Memory;
@@ -152,6 +153,7 @@ impl World {
             seen: &self.seen,
             namespaces: &BTreeMap::new(),
             scope: &scope,
+            rules: &QueueRules::default(),
             epoch: self.epoch,
             at: self.at,
             now: Time::from_ms(self.now),

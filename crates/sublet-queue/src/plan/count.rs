@@ -170,13 +170,11 @@ impl Tick<'_> {
             if self.reasons[at].is_some() || !waits(group).unwrap_or(false) {
                 continue;
             }
-            let filters = self.rules.filters.iter();
-            let mut refusals = filters.map(|filter| filter.check(group, self.now));
-            self.reasons[at] = refusals.find_map(Result::err);
+            self.reasons[at] = self.not_tried(group);
             if self.reasons[at].is_none() {
                 all[charge.quota].push(Waiting {
                     group: at,
-                    score: self.rules.score.score(group, self.now),
+                    score: self.rules.score.of(group),
                     since: group.since,
                     asks: self.asks(at, &mut known),
                     looks: self.memo.looks(at),
@@ -184,6 +182,15 @@ impl Tick<'_> {
             }
         }
         all.into_iter().map(|line| self.line(line)).collect()
+    }
+
+    /// Reason why a group is not tried now.
+    fn not_tried(&self, group: &Group) -> Option<QueueReason> {
+        if let Some(until) = group.not_before.filter(|until| self.now < *until) {
+            return Some(QueueReason::BackOff { until });
+        }
+        let mut filters = self.rules.filters.iter();
+        filters.find_map(|filter| filter.check(group).err())
     }
 
     /// Requests of the members of a group that start together, which are the same for groups that

@@ -7,6 +7,7 @@ mod reclaim;
 mod trees;
 
 use crate::test_cluster::TestCluster;
+use crate::{GroupFilter, GroupScore};
 
 #[test]
 fn of_two_gangs_that_do_not_fit_together_one_runs_and_one_waits() {
@@ -63,6 +64,45 @@ fn one_tick_starts_so_many_and_the_next_goes_on() {
     cluster.add(&["0 a | w 1 1 1x", "1 a | w 1 1 1x", "2 a | w 1 1 1x"]);
     assert_eq!(cluster.tick(0), ["admit 0 1", "admit 1 1"]);
     assert_eq!(cluster.tick(1), ["admit 2 1"]);
+}
+
+#[test]
+fn a_site_chooses_the_order_within_a_priority() {
+    for (score, starts) in [
+        ("priority", "admit 0wide 1, admit 3high 1"),
+        ("need", "admit 1narrow 1, admit 2pair 2, admit 3high 1"),
+    ] {
+        let mut cluster = TestCluster::new(1, 4, &["a - 0 4"]);
+        cluster.rules.score = score.parse().unwrap();
+        cluster.add(&[
+            "0wide a t1 | w 1 1 3x",
+            "1narrow a t2 | w 1 1 1x",
+            "2pair a t3 | w 2 2 1x",
+            "3high a p1 t4 | w 1 1 1x",
+        ]);
+        assert_eq!(cluster.tick(5).join(", "), starts, "{score}");
+    }
+}
+
+#[test]
+fn a_site_may_start_only_jobs_that_end() {
+    let mut cluster = TestCluster::new(1, 4, &["a - 0 4"]);
+    cluster.rules.filters = vec!["known-end".parse().unwrap()];
+    cluster.add(&["open a | w 1 1 1x", "timed a ends=99 | w 1 1 1x"]);
+    assert_eq!(
+        cluster.why("open", 0),
+        "here only jobs start that say how long they run; it starts when its job has \
+         activeDeadlineSeconds"
+    );
+    assert_eq!(cluster.tick(0), ["admit timed 1"]);
+}
+
+#[test]
+fn an_unknown_rule_is_answered_with_those_that_there_are() {
+    let score = "fast".parse::<GroupScore>().unwrap_err();
+    assert_eq!(score.to_string(), "`fast` is none of priority, need");
+    let filter = "".parse::<GroupFilter>().unwrap_err();
+    assert_eq!(filter.to_string(), "`` is none of known-end");
 }
 
 #[test]

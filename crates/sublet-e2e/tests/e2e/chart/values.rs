@@ -130,6 +130,16 @@ const MADE: &[(&str, &str, &str)] = &[
     ("queue.enabled=true", "70-controller.yaml", "- --queue\n"),
     ("queue.enabled=true", "70-controller.yaml", "--policy="),
     (
+        "queue.enabled=true,queue.score=need",
+        "70-controller.yaml",
+        "- --queue-score=need\n",
+    ),
+    (
+        "queue.enabled=true,queue.filters={known-end}",
+        "70-controller.yaml",
+        "- --queue-filter=known-end\n",
+    ),
+    (
         "queue.enabled=true",
         "71-webhook.yaml",
         "resources: [elasticquotas]",

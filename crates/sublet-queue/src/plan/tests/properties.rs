@@ -7,7 +7,7 @@ use sublet_model::{Class, Entry, PodUid, Standing, Time};
 use sublet_plan::Candidacy;
 
 use crate::test_cluster::{GPU, TestCluster};
-use crate::{GangRole, Group, MinScaling, QueueDecision, QueueReason};
+use crate::{GROUP_SCORES, GangRole, Group, MinScaling, QueueDecision, QueueReason};
 
 #[derive(Debug, Clone)]
 struct Job {
@@ -45,7 +45,8 @@ fn any_world() -> impl Strategy<Value = TestCluster> {
     // The third branch may be a tree of its own, which has so many cards.
     let other = prop::option::of(0..12u64);
     let jobs = prop::collection::vec(any_job(), 1..14);
-    (1..5usize, quotas, jobs, other).prop_map(|(nodes, quotas, jobs, other)| {
+    let score = prop::sample::select(GROUP_SCORES);
+    (1..5usize, quotas, jobs, other, score).prop_map(|(nodes, quotas, jobs, other, score)| {
         let tree = |top: usize| {
             if top == 2 && other.is_some() {
                 "@x"
@@ -66,6 +67,7 @@ fn any_world() -> impl Strategy<Value = TestCluster> {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let mut cluster = TestCluster::new(nodes, 4, &lines);
         cluster.there_is("x", other.unwrap_or(0));
+        cluster.rules.score = score;
         for (at, job) in jobs.iter().enumerate() {
             let Job {
                 quota,
