@@ -4,6 +4,7 @@
 //! which place it will probably take. Neither mark refuses anything. Correctness rests on
 //! [`Engine::reserve`] alone, which checks the fit again before it takes the place.
 
+mod learning;
 mod options;
 mod search;
 mod trial;
@@ -20,7 +21,7 @@ use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
 use crate::cost_cache::CostCache;
 use crate::fit::{Rules, allocate, cards_at, fit};
-use crate::learn::{Learnt, PodShape, ShapeCounts};
+use crate::learn::Learnt;
 use crate::look_alike::check_look_alikes;
 use crate::policy::Costs;
 use crate::score::Scores;
@@ -82,41 +83,6 @@ impl Engine {
             learnt: Learnt::default(),
             costs: CostCache::default(),
         }
-    }
-
-    /// A pod with this claim has come: policies that learn count it.
-    pub fn learn(&mut self, claim: &Claim) {
-        if self.options.policy.learns() {
-            self.learnt.came(PodShape::of(claim));
-            self.catch_up();
-        }
-    }
-
-    /// A pod that was learnt is gone for good: policies that learn no longer count it.
-    pub fn unlearn(&mut self, claim: &Claim) {
-        if self.options.policy.learns() {
-            self.learnt.went(&PodShape::of(claim));
-            self.catch_up();
-        }
-    }
-
-    /// Lets policies compute their tables again if that is due.
-    fn catch_up(&mut self) {
-        if let Some(known) = self.learnt.due(&self.ledger) {
-            self.scores.rework(&known);
-        }
-    }
-
-    /// Number of pods that the policies count: pods that came and are not gone.
-    #[must_use]
-    pub fn learnt_pods(&self) -> u64 {
-        self.learnt.pods()
-    }
-
-    /// Tells the policy `fgd` the demand in advance. Its paper takes the typical pods from the
-    /// whole list of pods, before the first one has come.
-    pub fn foretell(&mut self, demand: &ShapeCounts) {
-        self.scores.foretell(demand);
     }
 
     /// The ledger: it knows what is taken and what is free.

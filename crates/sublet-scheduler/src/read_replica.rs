@@ -86,12 +86,11 @@ impl ReadReplica {
         }
     }
 
-    /// Waits until all is known. Policies then learn from all of it, whichever list came first.
+    /// Waits until all is known.
     pub async fn ready(&self) {
         while !self.scheduler.is_ready() {
             tokio::time::sleep(LOOK).await;
         }
-        self.scheduler.state().engine.relearn();
     }
 
     /// Decides something about the whole cluster. Meanwhile nothing is entered.

@@ -449,7 +449,9 @@ impl Scheduler {
         let before = self.listed.fetch_or(list as u8, Ordering::AcqRel);
         let completes = before | list as u8 != before && self.is_ready();
         if completes {
-            let state = self.state();
+            let mut state = self.state();
+            // Policies learn from all of it, whichever list came first.
+            state.engine.relearn();
             let pods = state.engine.ledger().entries().count();
             tracing::info!(nodes = state.roster.len(), pods, "ledger complete");
         }

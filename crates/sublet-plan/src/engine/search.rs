@@ -235,13 +235,6 @@ impl Engine {
         self.costs = costs;
     }
 
-    /// Lets policies that learn begin anew with everything that is known now, whatever was entered
-    /// first.
-    pub fn relearn(&mut self) {
-        self.learnt.node_changed();
-        self.catch_up();
-    }
-
     /// Computes costs that a learnt table has made stale, before a pod asks for them. Looks at up
     /// to so many nodes, and returns true if more are left. This changes no answer, but the next
     /// pod of each shape need not wait for all nodes.

@@ -4,6 +4,7 @@
 
 mod grant;
 mod holds;
+mod learning;
 mod load;
 mod properties;
 mod screening;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use sublet_model::{Claim, Time};
 
-use crate::script::{check, claim, entry, node, numbered, on_host, policies};
+use crate::script::{check, claim, entry, node, on_host};
 use crate::{Engine, EngineOptions, Policy};
 
 #[test]
@@ -300,34 +301,4 @@ fn others_may_overfill_a_card_which_then_has_nothing_free() {
          ask s 4
          -> a/0",
     );
-}
-
-/// Lists of nodes and of pods come in any order when a process starts.
-#[test]
-fn what_is_learnt_anew_does_not_depend_on_what_came_first() {
-    let tables = |engine: &Engine| {
-        let text = format!("{:?}", engine.scores);
-        text.rsplit_once(", epoch: ").unwrap().0.to_owned()
-    };
-    let learnt = |policy: &Policy, nodes_first: bool| {
-        let mut engine = Engine::new(EngineOptions::of(policy.clone()));
-        let facts = node("a", "0/16 0/16").0;
-        if nodes_first {
-            engine.set_node(facts.clone());
-        }
-        for at in 1..=20 {
-            engine.learn(&on_host(1_000, 1, 100 * (at % 7 + 1), &[]));
-        }
-        engine.set_node(facts);
-        engine
-    };
-    let mut n_differ = 0;
-    for policy in (0..policies()).map(numbered) {
-        let [mut one, mut other] = [true, false].map(|first| learnt(&policy, first));
-        n_differ += usize::from(tables(&one) != tables(&other));
-        one.relearn();
-        other.relearn();
-        assert_eq!(tables(&one), tables(&other), "{policy}");
-    }
-    assert!(n_differ > 0);
 }
