@@ -41,7 +41,7 @@ use crate::card_injector::CardInjector;
 use crate::checkpoint::KubeletCheckpoint;
 use crate::isolate::supervisor::IsolationSupervisor;
 use crate::kind::cards::Cards;
-use crate::kind::{self, Asked};
+use crate::kind::list::{self, Asked};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::node_events::node_events;
 use crate::nri::{Created, RuntimePlugin};
@@ -173,7 +173,7 @@ impl Agent {
         mut stop: watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         info!(node = %self.node, folder = %self.folder.display(), "agent started");
-        let kinds = kind::all(&self.cards, asked);
+        let kinds = list::all(&self.cards, asked);
         let checkpoint = KubeletCheckpoint::place(&self.folder);
         let (events, post) = node_events(self.client.clone(), self.node.clone());
         let lifecycles =

@@ -1,11 +1,12 @@
 //! Kinds of device: what a node offers to kubelet beside CPU and memory. A kind finds its devices,
 //! says how they fare, prepares them, hands them to containers, and cleans them. When is decided in
-//! `lifecycle`. Each has one file here, and one line in
-//! [`KINDS`]; the loop around them (`agent/plugins`) treats all alike and knows none of them.
+//! `lifecycle`. Each has one file here, and one line in `kind/list`; the loop around them
+//! (`agent/plugins`) treats all alike and knows none of them.
 
 pub(crate) mod cards;
 mod files;
 pub(crate) mod gpu_memory;
+pub(crate) mod list;
 mod remains;
 #[cfg(test)]
 mod toy;
@@ -13,7 +14,6 @@ pub(crate) mod whole_gpu;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 
 use sublet_api::object::Pod;
@@ -25,35 +25,10 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
-use self::cards::Cards;
 use crate::checkpoint::KubeletCheckpoint;
 use crate::lifecycle::{Ailing, DeviceName, Held};
 use crate::lifecycle_manager::LifecycleManager;
 use crate::plugin::{Allocator, DeviceIds};
-
-/// Every kind.
-const KINDS: &[Kind] = &[
-    gpu_memory::KIND,
-    whole_gpu::KIND,
-    files::KIND,
-    #[cfg(test)]
-    toy::KIND,
-];
-
-/// A kind, and how a node comes to have it.
-struct Kind {
-    /// In the flag, in logs and in reasons.
-    name: &'static str,
-    open: Open,
-}
-
-enum Open {
-    /// Each node with GPUs has it.
-    OfCards(fn(&Arc<Cards>) -> Arc<dyn DeviceKind>),
-    /// A node has it if the operator says so, with a text that the kind understands; once for each
-    /// time it is said. The error is for people.
-    Asked(fn(&str) -> Result<Arc<dyn DeviceKind>, String>),
-}
 
 /// One resource as kubelet sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,55 +137,6 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
     }
 }
 
-/// A kind that the operator asks for: `--device KIND:TEXT`.
-#[derive(Clone)]
-pub(crate) struct Asked {
-    text: String,
-    kind: Arc<dyn DeviceKind>,
-}
-
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// Reads the flag.
-///
-/// # Errors
-/// No such kind, or one that does not understand the text.
-pub(crate) fn asked(text: &str) -> Result<Asked, String> {
-    let named = |kind: &&Kind| matches!(kind.open, Open::Asked(_));
-    let names: Vec<&str> = KINDS.iter().filter(named).map(|kind| kind.name).collect();
-    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-    let found = KINDS.iter().find(|kind| kind.name == name);
-    let Some(Kind {
-        open: Open::Asked(open),
-        ..
-    }) = found
-    else {
-        let names = names.join(", ");
-        return Err(format!(
-            "there is no kind `{name}` to ask for; there is {names}"
-        ));
-    };
-    Ok(Asked {
-        kind: open(rest)?,
-        text: text.to_owned(),
-    })
-}
-
-/// All kinds of this node.
-pub(crate) fn all(cards: &Arc<Cards>, asked: Vec<Asked>) -> Vec<Arc<dyn DeviceKind>> {
-    let of_cards = KINDS.iter().filter_map(|kind| match kind.open {
-        Open::OfCards(open) => Some(open(cards)),
-        Open::Asked(_) => None,
-    });
-    of_cards
-        .chain(asked.into_iter().map(|one| one.kind))
-        .collect()
-}
-
 /// Answers kubelet for one resource of a kind.
 pub(crate) struct KindAllocator {
     pub(crate) kind: Arc<dyn DeviceKind>,
@@ -237,22 +163,5 @@ impl Allocator for KindAllocator {
         containers: Vec<ContainerPreferredAllocationRequest>,
     ) -> Result<Vec<DeviceIds>, Status> {
         Ok(self.kind.preferred(&self.resource, containers).await)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kind_is_asked_for_by_its_name() {
-        let refused = |text: &str| asked(text).err().unwrap();
-        assert_eq!(format!("{:?}", asked("toy:3").unwrap()), "toy:3");
-        let unknown = refused("tape:/dev");
-        let wanted = "there is no kind `tape` to ask for; there is files";
-        assert!(unknown.starts_with(wanted), "{unknown}");
-        // The node's cards are there without being asked for.
-        assert!(refused("whole-gpu").contains("no kind `whole-gpu` to ask for"));
-        assert_eq!(refused("toy:three"), "`three` is no number of toys");
     }
 }

@@ -147,8 +147,8 @@ pub struct Args {
     /// `files:NAME=DIR[,times=N]` offers each device file in a folder as one device of the resource
     /// sublet.dev/NAME (or NAME, if it has a domain), or as N of them that share it. A container finds
     /// its file at the same path. A file that goes away is an unhealthy device.
-    #[arg(long = "device", value_name = "KIND:TEXT", value_parser = kind::asked)]
-    devices: Vec<kind::Asked>,
+    #[arg(long = "device", value_name = "KIND:TEXT", value_parser = kind::list::asked)]
+    devices: Vec<kind::list::Asked>,
     /// Write HAMi's register and handshake on the node, for scripts and dashboards that read them
     ///
     /// Not where HAMi's scheduler runs: it would take the node for one of its own, and bind its pods

@@ -23,20 +23,18 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 use tracing::{info, warn};
 
-use super::{DeviceKind, Kind, Open, Pool, Pools};
+use super::{DeviceKind, Pool, Pools};
 use crate::allocate::ID_SEPARATOR;
 use crate::lifecycle::{Ailing, DeviceName};
 use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::plugin::DeviceIds;
 use crate::watched::send_if_new;
 
-pub(super) const KIND: Kind = Kind {
-    name: "files",
-    open: Open::Asked(|text| {
-        let wish = FilesWish::parse(text)?;
-        Ok(Arc::new(Files::of(wish)))
-    }),
-};
+/// Reads the operator's text.
+pub(super) fn open(text: &str) -> Result<Arc<dyn DeviceKind>, String> {
+    let wish = FilesWish::parse(text)?;
+    Ok(Arc::new(Files::of(wish)))
+}
 
 /// Interval between looks at the folder: a system call for each file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -2,19 +2,11 @@
 //! many. Otherwise slots, which carry Allocate. The scheduler decides which card a container gets;
 //! a device's ID only tells it to programs that ask kubelet.
 
-use sublet_api::dialect::OfferedDevice;
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
 use sublet_model::{Inventory, Unit};
 
-use super::cards::CardKind;
-use super::{Kind, Open};
 use crate::allocate::ID_SEPARATOR;
 use crate::publish::offer::{AdvertiseWish, OfferError, Settings, named};
-
-pub(super) const KIND: Kind = Kind {
-    name: "gpu-memory",
-    open: Open::OfCards(|cards| CardKind::of(cards, OfferedDevice::Unit)),
-};
 
 /// The longest list of memory units, in bytes: three quarters of kubelet's limit, since
 /// GetPreferredAllocation sends IDs back with more around them.

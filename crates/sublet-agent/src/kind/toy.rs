@@ -1,5 +1,5 @@
 //! The smallest possible kind of device, made by the recipe in CONTRIBUTING.md: this file, and its
-//! line in [`KINDS`](super::KINDS). Only tests have it.
+//! line in `kind/list`. Only tests have it.
 
 use std::sync::Arc;
 
@@ -7,26 +7,24 @@ use sublet_kubelet::deviceplugin::{ContainerAllocateResponse, Device};
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::{DeviceKind, Kind, Open, Pool, Pools};
+use super::{DeviceKind, Pool, Pools};
 use crate::lifecycle::Ailing;
 use crate::lifecycle_manager::{LifecycleManager, PATIENCE};
 use crate::plugin::DeviceIds;
 
-pub(super) const KIND: Kind = Kind {
-    name: "toy",
-    open: Open::Asked(|text| {
-        let wrong = |_| format!("`{text}` is no number of toys");
-        let count: usize = text.parse().map_err(wrong)?;
-        let devices = (0..count).map(|number| Device::new(format!("toy-{number}"), true, None));
-        let pool = Pool {
-            socket: "toy.sock".to_owned(),
-            prefers: false,
-            devices: devices.collect(),
-        };
-        let pools = Pools::from([("example.com/toy".to_owned(), pool)]);
-        Ok(Arc::new(Toys(watch::Sender::new(pools))))
-    }),
-};
+/// Makes as many toys as the text says.
+pub(super) fn open(text: &str) -> Result<Arc<dyn DeviceKind>, String> {
+    let wrong = |_| format!("`{text}` is no number of toys");
+    let count: usize = text.parse().map_err(wrong)?;
+    let devices = (0..count).map(|number| Device::new(format!("toy-{number}"), true, None));
+    let pool = Pool {
+        socket: "toy.sock".to_owned(),
+        prefers: false,
+        devices: devices.collect(),
+    };
+    let pools = Pools::from([("example.com/toy".to_owned(), pool)]);
+    Ok(Arc::new(Toys(watch::Sender::new(pools))))
+}
 
 struct Toys(watch::Sender<Pools>);
 
@@ -58,7 +56,8 @@ impl DeviceKind for Toys {
 async fn a_kind_is_one_file_and_one_line() {
     use sublet_model::NodeName;
 
-    use crate::kind::{KindAllocator, asked};
+    use crate::kind::KindAllocator;
+    use crate::kind::list::asked;
     use crate::node_events::node_events;
     use crate::plugin::Allocator;
     use crate::pods::PodSource;

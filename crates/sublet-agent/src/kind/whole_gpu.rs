@@ -1,19 +1,11 @@
 //! Whole GPUs: one device for each card, or several where containers that share a card ask for it by
 //! that name.
 
-use sublet_api::dialect::OfferedDevice;
 use sublet_kubelet::deviceplugin::{Device, DeviceList};
 use sublet_model::{Inventory, Sharing};
 
-use super::cards::CardKind;
-use super::{Kind, Open};
 use crate::allocate::ID_SEPARATOR;
 use crate::publish::offer::{Settings, named};
-
-pub(super) const KIND: Kind = Kind {
-    name: "whole-gpu",
-    open: Open::OfCards(|cards| CardKind::of(cards, OfferedDevice::Card)),
-};
 
 /// The devices; nothing on nodes that hand out parts only.
 pub(crate) fn devices(inventory: &Inventory, settings: Settings) -> Option<DeviceList> {
