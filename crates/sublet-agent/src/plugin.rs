@@ -6,7 +6,6 @@
 //! `socket` makes and recognises socket files, `service` answers kubelet, `keeper`
 //! holds the plugin registered through every restart of either side.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use sublet_kubelet::deviceplugin::{
@@ -75,20 +74,4 @@ pub struct Plugin {
     /// Told the resource at every registration: a kubelet that is new to the plugin may
     /// have written the node's status anew.
     pub registered: mpsc::UnboundedSender<String>,
-}
-
-impl Plugin {
-    /// Serves the resource in kubelet's device plugin `folder` until `stop` becomes true
-    /// or its sender is dropped, then removes the socket. Nothing that kubelet does ends
-    /// it: where kubelet is absent it waits, where kubelet refuses it tries again later,
-    /// and the log says so once per cause.
-    pub async fn run(self, folder: PathBuf, mut stop: watch::Receiver<bool>) {
-        let mut keeper = keeper::Keeper::new(self, folder);
-        tokio::select! {
-            never = keeper.keep() => match never {},
-            // An error means that the sender is gone, and with it who could stop us.
-            _ = stop.wait_for(|stop| *stop) => {}
-        }
-        keeper.close().await;
-    }
 }

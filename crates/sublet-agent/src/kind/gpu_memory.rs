@@ -3,10 +3,9 @@
 //! a device's ID only tells it to programs that ask kubelet.
 
 use sublet_kubelet::deviceplugin::{Device, DeviceList, HEALTHY, UNHEALTHY};
-use sublet_model::{Inventory, Unit};
+use sublet_model::{Gpu, GpuUuid, Inventory, Unit};
 
 use crate::allocate::ID_SEPARATOR;
-use crate::publish::offer::{AdvertiseWish, OfferError, Settings, named};
 
 /// The longest list of memory units, in bytes: three quarters of kubelet's limit, since
 /// GetPreferredAllocation sends IDs back with more around them.
@@ -28,15 +27,8 @@ pub(crate) fn amount(inventory: &Inventory, unit: Unit) -> u64 {
     units.sum()
 }
 
-/// One device per unit of memory; `None` where slots are to take their place.
-pub(crate) fn units(
-    inventory: &Inventory,
-    settings: Settings,
-) -> Result<Option<DeviceList>, OfferError> {
-    if settings.advertise == AdvertiseWish::Slots {
-        return Ok(None);
-    }
-    let unit = settings.unit;
+/// One device per unit of memory; `None` where kubelet cannot be told so many.
+pub(crate) fn units(inventory: &Inventory, unit: Unit) -> Option<DeviceList> {
     let devices = named(inventory).flat_map(|(gpu, uuid)| {
         let count = unit.whole_in(gpu.memory);
         // No NUMA node: which card a pod gets does not depend on the IDs, and kubelet
@@ -54,13 +46,8 @@ pub(crate) fn units(
     let healthy = named(inventory).filter(|(gpu, _)| gpu.health.is_healthy());
     let n_healthy: u64 = healthy.map(|(gpu, _)| unit.whole_in(gpu.memory)).sum();
     let growth = (UNHEALTHY.len() - HEALTHY.len()) as u64 * n_healthy;
-    let list = DeviceList::within(LIST_MAX, devices)
-        .filter(|list| list.encoded_size() as u64 + growth <= LIST_MAX as u64);
-    if list.is_none() && settings.advertise == AdvertiseWish::Units {
-        let units = amount(inventory, unit);
-        return Err(OfferError::Units { units, unit });
-    }
-    Ok(list)
+    DeviceList::within(LIST_MAX, devices)
+        .filter(|list| list.encoded_size() as u64 + growth <= LIST_MAX as u64)
 }
 
 /// Number of containers that each card takes by slots.
@@ -82,4 +69,10 @@ pub(crate) fn slots(inventory: &Inventory) -> DeviceList {
         })
     });
     slots.collect()
+}
+
+/// The cards that have a name, with it. One without was lost before the agent started.
+pub(super) fn named(inventory: &Inventory) -> impl Iterator<Item = (&Gpu, &GpuUuid)> {
+    let gpus = inventory.gpus().iter();
+    gpus.filter_map(|gpu| Some((gpu, gpu.uuid.as_ref()?)))
 }

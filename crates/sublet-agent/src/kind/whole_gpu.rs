@@ -1,15 +1,21 @@
 //! Whole GPUs: one device for each card, or several where containers that share a card ask for it by
 //! that name.
 
+use std::num::NonZeroU8;
+
 use sublet_kubelet::deviceplugin::{Device, DeviceList};
 use sublet_model::{Inventory, Sharing};
 
+use super::gpu_memory::named;
 use crate::allocate::ID_SEPARATOR;
-use crate::publish::offer::{Settings, named};
 
 /// The devices; nothing on nodes that hand out parts only.
-pub(crate) fn devices(inventory: &Inventory, settings: Settings) -> Option<DeviceList> {
-    let times = match (settings.sharing, settings.gpu_splits) {
+pub(crate) fn devices(
+    inventory: &Inventory,
+    sharing: Sharing,
+    splits: Option<NonZeroU8>,
+) -> Option<DeviceList> {
+    let times = match (sharing, splits) {
         (Sharing::Whole, _) | (Sharing::Both, None) => 1,
         (Sharing::Memory, None) => return None,
         (_, Some(splits)) => splits.get().into(),

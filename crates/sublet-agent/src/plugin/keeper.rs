@@ -11,6 +11,7 @@ use std::time::Duration;
 use sublet_kubelet::deviceplugin::registration_client::RegistrationClient;
 use sublet_kubelet::deviceplugin::{KUBELET_SOCKET, RegisterRequest, VERSION};
 use sublet_model::Pauses;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::transport::Endpoint;
 use tracing::{debug, info, warn};
@@ -37,8 +38,24 @@ const STREAM_WAIT: Duration = Duration::from_secs(5);
 /// seconds (plugin/v1beta1/client.go, v1.36.3).
 const REGISTER_TIME: Duration = Duration::from_secs(15);
 
+impl Plugin {
+    /// Serves the resource in kubelet's device plugin `folder` until `stop` becomes true
+    /// or its sender is dropped, then removes the socket. Nothing that kubelet does ends
+    /// it: where kubelet is absent it waits, where kubelet refuses it tries again later,
+    /// and the log says so once per cause.
+    pub async fn run(self, folder: PathBuf, mut stop: watch::Receiver<bool>) {
+        let mut keeper = Keeper::new(self, folder);
+        tokio::select! {
+            never = keeper.keep() => match never {},
+            // An error means that the sender is gone, and with it who could stop us.
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        keeper.close().await;
+    }
+}
+
 /// A plugin, and how far it is with kubelet.
-pub(super) struct Keeper {
+struct Keeper {
     plugin: Plugin,
     folder: PathBuf,
     serving: Option<Serving>,
@@ -53,7 +70,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(plugin: Plugin, folder: PathBuf) -> Keeper {
+    fn new(plugin: Plugin, folder: PathBuf) -> Keeper {
         Keeper {
             plugin,
             folder,
@@ -67,7 +84,7 @@ impl Keeper {
     }
 
     /// Serves and registers, for ever.
-    pub(super) async fn keep(&mut self) -> Infallible {
+    async fn keep(&mut self) -> Infallible {
         let mut clock = tokio::time::interval(LOOK_EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -79,7 +96,7 @@ impl Keeper {
     }
 
     /// Stops serving and removes the socket.
-    pub(super) async fn close(&mut self) {
+    async fn close(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.close().await;
         }

@@ -14,8 +14,7 @@ use sublet_api::dialect::{DIALECTS, OfferedCards, OfferedDevice, hami};
 use sublet_api::{NodeReport, keys, report_to_json};
 use sublet_kubelet::deviceplugin::DeviceList;
 use sublet_model::{
-    Advertise, Gpu, GpuUuid, Identity, Inventory, InventoryError, NodeFacts, NodeName, Sharing,
-    Unit,
+    Advertise, Gpu, Identity, Inventory, InventoryError, NodeFacts, NodeName, Sharing, Unit,
 };
 
 use crate::kind::{gpu_memory, whole_gpu};
@@ -128,6 +127,7 @@ impl Offer {
         let mut lists = BTreeMap::new();
         let mut status = BTreeMap::new();
         let mut advertise = Advertise::Units;
+        let unit = settings.unit;
         let cards = OfferedCards {
             count: inventory.gpus().len() as u64,
             memory: inventory.memory(),
@@ -143,15 +143,23 @@ impl Offer {
                     status.insert(resource, 0);
                 }
                 OfferedDevice::Unit => {
-                    if let Some(units) = gpu_memory::units(inventory, settings)? {
-                        lists.insert(resource, units);
-                    } else {
-                        advertise = Advertise::Slots;
-                        status.insert(resource, gpu_memory::amount(inventory, settings.unit));
+                    let wishes_units = settings.advertise != AdvertiseWish::Slots;
+                    let list = wishes_units.then(|| gpu_memory::units(inventory, unit));
+                    if let Some(list) = list.flatten() {
+                        lists.insert(resource, list);
+                        continue;
                     }
+                    let units = gpu_memory::amount(inventory, unit);
+                    if settings.advertise == AdvertiseWish::Units {
+                        return Err(OfferError::Units { units, unit });
+                    }
+                    advertise = Advertise::Slots;
+                    status.insert(resource, units);
                 }
                 OfferedDevice::Card => {
-                    lists.extend(Some(resource).zip(whole_gpu::devices(inventory, settings)));
+                    let (sharing, splits) = (settings.sharing, settings.gpu_splits);
+                    let list = whole_gpu::devices(inventory, sharing, splits);
+                    lists.extend(Some(resource).zip(list));
                 }
             }
         }
@@ -192,12 +200,6 @@ impl Offer {
     }
 }
 
-/// The cards that have a name, with it. One without was lost before the agent started.
-pub(crate) fn named(inventory: &Inventory) -> impl Iterator<Item = (&Gpu, &GpuUuid)> {
-    let gpus = inventory.gpus().iter();
-    gpus.filter_map(|gpu| Some((gpu, gpu.uuid.as_ref()?)))
-}
-
 /// The text of the report. If it is too long, wiring goes first, then everything that placement by
 /// memory can do without.
 fn annotation(report: &NodeReport) -> Result<String, OfferError> {
@@ -234,7 +236,7 @@ fn annotation(report: &NodeReport) -> Result<String, OfferError> {
 mod tests {
     use sublet_api::report_from_json;
     use sublet_kubelet::deviceplugin::{Device, HEALTHY, UNHEALTHY};
-    use sublet_model::{GpuIndex, Health, Level, MiB, Pair};
+    use sublet_model::{GpuIndex, GpuUuid, Health, Level, MiB, Pair};
 
     use super::*;
     use crate::kind::gpu_memory::LIST_MAX;
