@@ -30,7 +30,7 @@ pub use slim::{
     PluginQuotas, PodWire, Pods, Quotas, SharePodWire, SharePods, is_unknown_kind, list, read_node,
     read_pod, watch, watch_any, watch_definitions, watch_some,
 };
-pub use whole::{list_whole, may, merge_whole};
+pub use whole::{list_whole, may};
 pub use write::{Act, ObjectAddress, Write, WriteError, perform, perform_returning, read_object};
 
 /// Connects by that kubeconfig file, else by `KUBECONFIG`, `~/.kube/config` or the pod's own

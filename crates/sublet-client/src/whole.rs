@@ -1,34 +1,15 @@
-//! Whole objects of any kind, for commands that set a cluster up or look at it once: listed and
-//! patched as data. Every call is one request; nothing is tried again and nothing is decided.
+//! Whole objects of any kind, for commands that set a cluster up or look at it once: listed as
+//! data. Every call is one request; nothing is tried again and nothing is decided.
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::Client;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-use crate::write::{ObjectAddress, found};
-
-/// A merge patch of an object, or of its subresource `status`; whether there is such an object.
-///
-/// # Errors
-/// The API server's answer, or none.
-pub async fn merge_whole(
-    client: &Client,
-    address: &ObjectAddress,
-    status: bool,
-    patch: &Value,
-) -> Result<bool, kube::Error> {
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    let api = api(client, address);
-    let answer = match status {
-        true => api.patch_status(&address.name, &params, &patch).await,
-        false => api.patch(&address.name, &params, &patch).await,
-    };
-    Ok(found(answer)?.is_some())
-}
+use crate::write::found;
 
 /// All objects of a kind, of all namespaces or of one, with these labels; empty if the cluster does
 /// not know the kind.
@@ -82,13 +63,6 @@ pub async fn may(
     let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let answer = api.create(&PostParams::default(), &review).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
-}
-
-fn api(client: &Client, address: &ObjectAddress) -> Api<DynamicObject> {
-    match &address.namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &address.kind),
-        None => Api::all_with(client.clone(), &address.kind),
-    }
 }
 
 fn value(object: &DynamicObject) -> Result<Value, kube::Error> {

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 use sublet_api::{dialect, keys};
-use sublet_client::{Client, ObjectAddress, list_whole, merge_whole, read_object};
+use sublet_client::{
+    Act, Client, ObjectAddress, Write, WriteError, list_whole, perform, read_object,
+};
 use tokio::time::Instant;
 
 use super::helm;
@@ -21,6 +23,9 @@ use super::print::{Report, progress};
 use super::wait::{pods, until, until_scheduler_back};
 use crate::answer::{Advised, Answer, api_error, connected};
 use crate::paste;
+
+/// Longest wait for the answer to one write.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Arguments of `sublet uninstall`.
 #[derive(Debug, clap::Args)]
@@ -150,14 +155,20 @@ async fn clean_nodes(client: &Client, deadline: Instant) -> Result<(), Advised> 
             continue;
         };
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
-        let address = ObjectAddress::of::<Node>(None, name);
+        let writes = [Act::MergeStatus(amounts), Act::Merge(annotations)].map(|act| Write {
+            to: ObjectAddress::of::<Node>(None, name),
+            act,
+        });
         // A policy is asked for a moment after it is deleted.
         until(deadline, async || {
-            for (status, patch) in [(true, &amounts), (false, &annotations)] {
-                if let Err(error) = merge_whole(client, &address, status, patch).await {
-                    return Ok(Some(format!(
-                        "node {name} keeps what the agent wrote: {error}"
-                    )));
+            for write in &writes {
+                match perform(client, write, "sublet", ANSWER).await {
+                    Ok(()) | Err(WriteError::Refused { code: 404, .. }) => {}
+                    Err(error) => {
+                        return Ok(Some(format!(
+                            "node {name} keeps what the agent wrote: {error}"
+                        )));
+                    }
                 }
             }
             Ok(None)
