@@ -1,4 +1,4 @@
-//! `cargo xtask driver-tables`: writes the tables of `crates/sublet-driver-api`.
+//! `cargo xtask driver-tables`: writes the tables of `crates/speak/driver-api`.
 //!
 //! NVIDIA's headers list the functions that a driver exports, with their first version and
 //! their types. This task reads the headers of pinned packages and writes those facts down, so
@@ -121,7 +121,7 @@ pub(crate) fn header_folders() -> Result<OsString> {
 /// Writes one table of the crate.
 fn store(name: &str, columns: &str, mut lines: Vec<String>) -> Result<()> {
     lines.sort();
-    let path = format!("crates/sublet-driver-api/table/{name}.tsv");
+    let path = format!("crates/speak/driver-api/table/{name}.tsv");
     let text = format!("{columns}\n{}\n", lines.join("\n"));
     fs::write(repository()?.join(&path), text).with_context(|| format!("write {path}"))?;
     println!("{path}: {} rows", lines.len());

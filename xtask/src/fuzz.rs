@@ -24,10 +24,10 @@ use crate::step::Step;
   cargo xtask fuzz pod -- -jobs=2        with an option of libFuzzer's
 
 Needs a C++ compiler. Inputs that are found lie in target/fuzz/TARGET, and are begun with the next
-time. An input that a target does not stand belongs into crates/sublet-fuzz/corpus/TARGET, where
+time. An input that a target does not stand belongs into crates/prove/fuzz/corpus/TARGET, where
 every run of the tests tries it.")]
 pub(crate) struct Arguments {
-    /// A target; all of crates/sublet-fuzz/src/target.rs, if nothing is said.
+    /// A target; all of crates/prove/fuzz/src/target.rs, if nothing is said.
     target: Option<String>,
     /// Seconds to try each target.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
@@ -46,7 +46,7 @@ const MEMORY: &str = "-rss_limit_mb=2048";
 /// Builds the targets, and tries them one after the other.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     check()?;
-    let corpus = repository()?.join("crates/sublet-fuzz/corpus");
+    let corpus = repository()?.join("crates/prove/fuzz/corpus");
     let targets = match &arguments.target {
         Some(target) => vec![target.clone()],
         None => targets(&corpus)?,

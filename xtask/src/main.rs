@@ -9,7 +9,7 @@
 //! `cargo xtask bench NAME --write` measures and stores `docs/benchmarks/NAME.md`, for
 //! `scheduler`, `agent`, `isolation`, `shares`, `gpu`, `simulate`, `plan`, `replay` and `queue`
 //! (beside the real Kueue, on the same file of work). Each page names the crates that it measures
-//! (`sublet-testbed/src/bench.rs`, because `xtask` reads them too); `cargo xtask bench --stale`
+//! (`prove/testbed/src/bench.rs`, because `xtask` reads them too); `cargo xtask bench --stale`
 //! lists the pages whose crates changed since the commit that was measured, and `cargo xtask
 //! test` ends with that list. `simulate/bank` does each run once, however many figures need it.
 //! `cargo xtask soak` makes a million random allocations against the limit and compares with

@@ -22,7 +22,7 @@ use crate::{image, libraries, linker};
 const SUBLET: &str = "sublet";
 
 /// Variable that names the libraries' folder to the product's build:
-/// crates/sublet/src/carried.rs.
+/// crates/doors/sublet/src/carried.rs.
 const CARRY: &str = "SUBLET_CARRY";
 
 /// Build the one file that is handed out: `sublet` with its libraries inside.

@@ -187,12 +187,18 @@ fn named(text: &str) -> Vec<&str> {
 
 /// Lines added and removed in the sources of crates since a commit, by crate.
 fn changed(root: &Path, since: &str, crates: &[&str]) -> Result<BTreeMap<String, u64>, String> {
-    let folders = crates.iter().map(|name| format!("crates/{name}"));
-    let folders: Vec<String> = folders.collect();
-    let paths: Vec<&str> = folders.iter().map(String::as_str).chain(NO_TESTS).collect();
-    // A file that only moved has not changed.
-    let diff = ["diff", "--numstat", "--find-renames", "-z", since, "--"];
-    let told = git(root, &[&diff[..], &paths].concat())?;
+    // A file that only moved has not changed, nor has a crate.
+    let diff = [
+        "diff",
+        "--numstat",
+        "--find-renames",
+        "-l0",
+        "-z",
+        since,
+        "--",
+        "crates",
+    ];
+    let told = git(root, &[&diff[..], &NO_TESTS].concat())?;
     let mut fields = told.split('\0').filter(|field| !field.is_empty());
     let mut lines = BTreeMap::new();
     while let Some(field) = fields.next() {
@@ -205,12 +211,22 @@ fn changed(root: &Path, since: &str, crates: &[&str]) -> Result<BTreeMap<String,
             Some("") => fields.nth(1),
             path => path,
         };
-        let mut parts = path.unwrap_or_default().split('/').skip(1);
-        if let (Some(name), true) = (parts.next(), count > 0) {
-            *lines.entry(name.to_owned()).or_default() += count;
+        let name = crates
+            .iter()
+            .find(|name| is_of(path.unwrap_or_default(), name));
+        if let (Some(name), true) = (name, count > 0) {
+            *lines.entry((*name).to_owned()).or_default() += count;
         }
     }
     Ok(lines)
+}
+
+/// Is the file one of the crate's? Its folder has its name, once with `sublet-` before it.
+fn is_of(path: &str, name: &str) -> bool {
+    let folder = path.split("/src/").next().unwrap_or_default();
+    let last = folder.rsplit('/').next().unwrap_or_default();
+    let short = |name: &str| name.strip_prefix("sublet-").unwrap_or(name).to_owned();
+    short(last) == short(name)
 }
 
 /// Git's output, without the last line's end. The error is its own words, or why there is no git.

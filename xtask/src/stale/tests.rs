@@ -105,15 +105,17 @@ fn a_page_is_stale_when_a_crate_of_its_changed_since_the_build() {
     made.write("crates/a/tests/e2e.rs", "a test\n");
     made.run(&["add", "--all"]);
     made.run(&["mv", "crates/b/src/lib.rs", "crates/b/src/moved.rs"]);
+    fs::create_dir(made.root().join("crates/decide")).unwrap();
+    made.run(&["mv", "crates/b", "crates/decide/b"]);
     made.commit();
     assert_eq!(
         made.stale().unwrap(),
         [],
-        "another crate, tests and a file that moved"
+        "another crate, tests, a file that moved and a crate that did"
     );
 
     made.write("crates/a/src/lib.rs", "1\ntwo\n3\n");
-    made.write("crates/b/src/moved.rs", "1\n2\n3\n4\n");
+    made.write("crates/decide/b/src/moved.rs", "1\n2\n3\n4\n");
     made.commit();
     let expected = format!(
         "  speed: 3 lines since {built}, 10 days old; cargo xtask bench speed --fast --write\n    a 2, b 1"

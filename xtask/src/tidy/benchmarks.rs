@@ -6,7 +6,7 @@ use std::fs;
 
 use sublet_testbed::bench::{BENCHES, Bench};
 
-use super::{dependencies, manifests};
+use super::{dependencies, members};
 use crate::setup::repository;
 
 /// Links every command: a benchmark of one command does not measure the crates of the others.
@@ -21,17 +21,17 @@ fn used_by(manifest: &str) -> Vec<String> {
 
 #[test]
 fn every_benchmark_names_all_crates_that_it_measures() {
-    let manifests = manifests();
+    let members = members();
     let wrong = |Bench { page, crates, .. }: &&Bench| -> Vec<String> {
         let mut wrong = Vec::new();
         for name in *crates {
-            let Some(manifest) = manifests.get(*name) else {
+            let Some(member) = members.get(*name) else {
                 wrong.push(format!("{page} names {name}, which is gone"));
                 continue;
             };
             let used = match *name {
                 DOOR => Vec::new(),
-                _ => used_by(manifest),
+                _ => used_by(&member.manifest),
             };
             let missing = used.iter().filter(|used| !crates.contains(&used.as_str()));
             wrong.extend(missing.map(|used| format!("{page} names {name}, but not its {used}")));
@@ -48,7 +48,7 @@ fn every_benchmark_names_all_crates_that_it_measures() {
     let wrong: Vec<String> = BENCHES.iter().flat_map(wrong).collect();
     assert!(
         wrong.is_empty(),
-        "crates/sublet-testbed/src/bench.rs: {wrong:#?}"
+        "crates/prove/testbed/src/bench.rs: {wrong:#?}"
     );
 }
 

@@ -4,7 +4,7 @@
 //! A file points at another if its code names a path into the other's module. A parent points at
 //! the child that it uses or exports again, and a child at the parent by `super::Item`; `mod b;`
 //! is no pointing. Tests do not count, nor does generated code. Paths that a macro puts together
-//! from parts, and methods that need no path, are not seen. Inside `sublet-hook/src/cuda` the rule
+//! from parts, and methods that need no path, are not seen. Inside `machine/hook/src/cuda` the rule
 //! is stricter and about folders: `modules_point_at_each_other_in_no_circle`.
 
 mod code;
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use self::code::{after_bracket, is_word, token, tokens, without_tests};
-use super::{manifests, rust_files};
+use super::{members, rust_files};
 use crate::setup::repository;
 
 /// Stored circles, one a line: the crate, and its files below `src`.
@@ -248,11 +248,7 @@ fn reasons(name: &str, circle: &Circle, edges: &Edges) -> String {
 
 fn sources(name: &str) -> Sources {
     let root = repository().unwrap();
-    let folder = match name {
-        "xtask" => root.join(name),
-        _ => root.join("crates").join(name),
-    };
-    let folder = folder.join("src");
+    let folder = root.join(&members()[name].folder).join("src");
     let mut files = Vec::new();
     rust_files(&folder, &mut files);
     let read = |path: PathBuf| {
@@ -267,7 +263,7 @@ fn files_of_a_crate_point_at_each_other_in_no_new_circle() {
     let place = repository().unwrap().join(LIST);
     let list = fs::read_to_string(&place).unwrap();
     let (mut now, mut new, mut n_edges) = (String::new(), String::new(), 0);
-    for name in manifests().keys() {
+    for name in members().keys() {
         let edges = edges(&sources(name));
         n_edges += edges.values().map(BTreeMap::len).sum::<usize>();
         for circle in circles(&edges) {

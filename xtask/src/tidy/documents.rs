@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{dependencies, rust_files};
+use super::{RINGS, dependencies, rust_files};
 use crate::setup::repository;
 
 /// The names of the tests in a source file.
@@ -189,7 +189,7 @@ fn places(architecture: &str) -> Vec<String> {
     let paths = names.filter(|name| name.contains('/') && !name.contains(' '));
     let whole = paths.map(|path| match path.split('/').next() {
         Some("templates") => format!("deploy/chart/sublet/{path}"),
-        Some(first) if first.starts_with("sublet") => format!("crates/{path}"),
+        Some(first) if RINGS.concat().contains(&first) => format!("crates/{path}"),
         _ => path.to_owned(),
     });
     whole.collect()
@@ -218,12 +218,12 @@ fn each_row_of_the_map_leads_to_a_file() {
 
 #[test]
 fn paths_of_the_map_are_read() {
-    let map = "# A\n## To change X\n| a | b |\n|---|---|\n| x | `sublet-a/src/b.rs`, then `c`: \
+    let map = "# A\n## To change X\n| a | b |\n|---|---|\n| x | `speak/a/src/b.rs`, then `c`: \
                `templates/1.yaml` |\n## B\n| y | `d/e.rs` |";
     assert_eq!(
         places(map),
         [
-            "crates/sublet-a/src/b.rs",
+            "crates/speak/a/src/b.rs",
             "deploy/chart/sublet/templates/1.yaml"
         ]
     );

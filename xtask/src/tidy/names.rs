@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use super::{RINGS, rust_files};
+use super::{RINGS, members, rust_files};
 use crate::setup::repository;
 
 /// Names that mean the same everywhere: `Args` are the arguments of the command in the same
@@ -35,13 +35,16 @@ fn defined(line: &str) -> Option<(&str, bool)> {
 
 /// The types of the product; the last ring proves and is not part of it.
 fn definitions() -> (Definitions, BTreeSet<String>) {
-    let crates = repository().unwrap().join("crates");
+    let root = repository().unwrap();
     let (mut public, mut all) = (Definitions::new(), BTreeSet::new());
-    for name in RINGS[..RINGS.len() - 1].concat() {
+    let product = members()
+        .iter()
+        .filter(|(_, member)| member.ring() < Some(RINGS.len() - 1));
+    for (name, member) in product {
         let mut files = Vec::new();
-        rust_files(&crates.join(name).join("src"), &mut files);
+        rust_files(&root.join(&member.folder).join("src"), &mut files);
         for path in files {
-            let file = path.strip_prefix(&crates).unwrap().display().to_string();
+            let file = path.strip_prefix(root).unwrap().display().to_string();
             let source = fs::read_to_string(&path).unwrap();
             for (defined, is_public) in source.lines().filter_map(defined) {
                 if is_public {

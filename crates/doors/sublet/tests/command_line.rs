@@ -1,0 +1,285 @@
+//! The executable as people and scripts meet it: exit codes, streams, names. No cluster.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const SUBLET: &str = env!("CARGO_BIN_EXE_sublet");
+
+fn example(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/plan");
+    root.join(name).display().to_string()
+}
+
+fn sublet(arguments: &[&str]) -> Output {
+    command(Path::new(SUBLET), arguments).output().unwrap()
+}
+
+/// No kubeconfig of this machine may leak into a test.
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env("KUBECONFIG", "/nonexistent/kubeconfig")
+        .stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn a_plan_s_exit_code_says_whether_everything_is_placed() {
+    let placed = sublet(&["plan", "-f", &example("three-nodes.yaml")]);
+    assert_eq!(placed.status.code(), Some(0));
+    assert!(text(&placed.stdout).contains("wanted  n3    main       0    8138 MiB"));
+    assert_eq!(text(&placed.stderr), "");
+
+    let refused = sublet(&["plan", "-f", &example("four-gpus.yaml"), "-o", "json"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(json["pods"][0]["devices"][0]["index"], 1);
+    let time = json["pods"][0]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]
+        .as_str()
+        .unwrap();
+    assert!(time.parse::<u64>().unwrap() > 1_700_000_000_000_000_000);
+
+    let missing = sublet(&[
+        "plan",
+        "-f",
+        "/nonexistent/file.yaml",
+        "-f",
+        &example("four-gpus.yaml"),
+    ]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert_eq!(text(&missing.stdout), "");
+    assert!(text(&missing.stderr).starts_with("error: /nonexistent/file.yaml: cannot be read: "));
+}
+
+#[test]
+fn a_plan_reads_standard_input_and_names_its_faults() {
+    let mut child = command(Path::new(SUBLET), &["plan", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bad = b"kind: Pod\nmetadata: {name: a}\nspec: {priority: high}\n";
+    child.stdin.take().unwrap().write_all(bad).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let errors = text(&output.stderr);
+    let start = "error: standard input: document 1, line 3, field `spec.priority`: ";
+    assert!(errors.starts_with(start), "{errors}");
+}
+
+#[test]
+fn wrong_arguments_exit_with_2_and_a_missing_cluster_with_1() {
+    assert_eq!(sublet(&["plan"]).status.code(), Some(2));
+    assert_eq!(sublet(&["dance"]).status.code(), Some(2));
+    assert_eq!(sublet(&["inspect", "-o", "csv"]).status.code(), Some(2));
+    for arguments in [
+        &["inspect"][..],
+        &["explain", "pod", "a"],
+        &["inspect", "--kubeconfig", "/nonexistent/file"],
+    ] {
+        let output = sublet(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let errors = text(&output.stderr);
+        assert!(
+            errors.starts_with("error: ") && errors.contains("  caused by: "),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn an_api_server_that_is_not_there_is_an_error_with_a_hint() {
+    // A port that was free a moment ago: nobody listens there.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kubeconfig");
+    let config = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters: [{{name: c, cluster: {{server: 'http://{free}'}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    );
+    std::fs::write(&file, config).unwrap();
+    let output = sublet(&["inspect", "--kubeconfig", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    assert!(
+        errors.starts_with("error: cannot list nodes\n  caused by: "),
+        "{errors}"
+    );
+    assert!(errors.contains("\nhint: is the API server"), "{errors}");
+}
+
+#[test]
+fn a_hint_can_be_pasted() {
+    let folder = tempfile::tempdir().unwrap();
+    let called = folder.path().join("my sublet");
+    std::os::unix::fs::symlink(SUBLET, &called).unwrap();
+    let check = |arguments: &[&str]| {
+        let mut command = command(&called, arguments);
+        command
+            .env("SUBLET_RUNTIME_DIR", folder.path())
+            .env_remove("SUBLET_FAKE_GPU");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(text(&output.stdout), "");
+        text(&output.stderr)
+    };
+    let limit = ["limit", "3", "--memory", "1GiB"];
+    let program = called.display();
+    for (fake, argument) in [
+        (&[][..], ""),
+        (&["--fake-gpu", "2x16GiB"], " --fake-gpu 2x16GiB"),
+        (
+            &["--fake-gpu", "1x1GiB,name=NVIDIA H100"],
+            " --fake-gpu '1x1GiB,name=NVIDIA H100'",
+        ),
+    ] {
+        let errors = check(&[&limit, fake].concat());
+        assert!(
+            errors.starts_with("error: no arbiter runs for "),
+            "{errors}"
+        );
+        assert!(errors.contains("/admin.sock"), "{errors}");
+        let hint = format!("\nhint: `'{program}' ps{argument}` shows the cards");
+        assert!(errors.contains(&hint), "{errors}");
+    }
+}
+
+#[test]
+fn an_agent_is_a_node_s_or_a_machine_s() {
+    let check = |arguments: &[&str]| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        let output = command.env_remove("NODE_NAME").output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, errors) = check(&["agent"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("--node-name <NAME>"), "{errors}");
+    let (code, errors) = check(&["agent", "--standalone", "--inventory", "x"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("cannot be used with"), "{errors}");
+    for flag in ["--idle-exit", "--evict-unmanaged"] {
+        let (code, errors) = check(&["agent", flag]);
+        assert_eq!(code, Some(2), "{flag}");
+        assert!(errors.contains("--standalone"), "{errors}");
+    }
+    // A cluster's word, which means nothing where there is none.
+    let (code, errors) = check(&["agent", "--standalone", "--allow-local-jobs"]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("cannot be used with"), "{errors}");
+}
+
+/// Words that bash offers for the last of these words, by the generated script.
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \
+                  compopt() { :; }; _sublet sublet \"${COMP_WORDS[$#]}\" \"${COMP_WORDS[$#-1]}\"; \
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = command(Path::new("bash"), &["--norc", "-c", script, SUBLET]);
+    let output = bash.args(words).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_what_there_is() {
+    let has = |words: &[&str], wanted: &str| {
+        let offered = offered(words);
+        assert!(
+            offered.iter().any(|word| word == wanted),
+            "{words:?}: {offered:?}"
+        );
+    };
+    has(&["r"], "run");
+    has(&["run", "--no"], "--no-wait");
+    has(&["run", "--dev"], "--device");
+    has(&["agent", "--evict"], "--evict-unmanaged");
+    has(&["agent", "--allow"], "--allow-local-jobs");
+    has(&["ps", "-o", "j"], "json");
+    has(&["completion", "z"], "zsh");
+    // Where nothing can be known, no file of this folder is offered in its place.
+    for words in [
+        &["run", "--memory", ""][..],
+        &["run", "--gpus", ""],
+        &["run", "--device", ""],
+        &["run", "--name", ""],
+        &["limit", "--memory", ""],
+    ] {
+        assert_eq!(offered(words), [""], "{words:?}");
+    }
+}
+
+#[test]
+fn both_plugin_names_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = |name: &str| -> PathBuf {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(SUBLET, &link).unwrap();
+        link
+    };
+    let help = command(&link("kubectl-inspect-gpushare"), &["--help"])
+        .output()
+        .unwrap();
+    assert_eq!(help.status.code(), Some(0));
+    assert!(text(&help.stdout).contains("sublet inspect -o wide"));
+    let plan = command(
+        &link("kubectl-sublet"),
+        &["plan", "-f", &example("three-nodes.yaml")],
+    );
+    let plan = { plan }.output().unwrap();
+    assert_eq!(plan.status.code(), Some(0));
+}
+
+#[test]
+fn help_version_and_completion_are_there() {
+    let version = sublet(&["--version"]);
+    assert_eq!(
+        text(&version.stdout),
+        format!("sublet {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    for command in [
+        "run",
+        "ps",
+        "top",
+        "limit",
+        "agent",
+        "inspect",
+        "plan",
+        "simulate",
+        "explain",
+        "scheduler",
+        "completion",
+    ] {
+        let help = text(&sublet(&[command, "--help"]).stdout);
+        assert!(help.contains("EXAMPLES"), "{command}: {help}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = sublet(&["completion", shell]);
+        assert_eq!(script.status.code(), Some(0));
+        assert!(text(&script.stdout).contains("inspect"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = command(Path::new(SUBLET), &["completion", "zsh"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Closed before the script, larger than a pipe's buffer or not, is written.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stderr), "");
+}
