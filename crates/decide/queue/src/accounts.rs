@@ -3,7 +3,7 @@
 //! Amounts are kept by quota and dimension in flat rows, because a tick asks for them tens of
 //! thousands of times. The amounts of a group are charged to its quota and to every quota above it.
 //! Guaranteed and opportunistic work have accounts of their own: only the first counts against a
-//! runtime, both count against a max.
+//! entitlement, both count against a max.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(crate) struct Accounts<'t> {
     /// By quota and dimension, as all that follow.
     min: Vec<u64>,
     max: Vec<u64>,
-    runtime: Vec<u64>,
+    entitlement: Vec<u64>,
     /// By guaranteed work.
     used: Vec<u64>,
     /// By guaranteed work that must not be evicted.
@@ -98,7 +98,7 @@ impl<'t> Accounts<'t> {
                 .collect(),
             min: Vec::with_capacity(cells().len()),
             max: Vec::with_capacity(cells().len()),
-            runtime: cells(),
+            entitlement: cells(),
             used: cells(),
             firm: cells(),
             spare: cells(),
@@ -126,8 +126,8 @@ impl<'t> Accounts<'t> {
     }
 
     /// Entitlement of a quota, by dimension; [`u64::MAX`] if it has no limit.
-    pub(crate) fn runtime(&self, quota: usize) -> &[u64] {
-        &self.runtime[self.cells(quota)]
+    pub(crate) fn entitlement(&self, quota: usize) -> &[u64] {
+        &self.entitlement[self.cells(quota)]
     }
 
     /// Use by guaranteed work of a quota.
@@ -162,8 +162,8 @@ impl<'t> Accounts<'t> {
                 .tree
                 .divide_all(name, self.totals, asked.collect(), scaling);
             for (quota, entitlement) in all.into_iter().enumerate() {
-                let runtime = entitlement.map_or(FREE, |has| has.runtime);
-                self.runtime[quota * width + dimension] = runtime;
+                let entitlement = entitlement.map_or(FREE, |has| has.amount);
+                self.entitlement[quota * width + dimension] = entitlement;
             }
         }
     }
@@ -199,8 +199,8 @@ impl<'t> Accounts<'t> {
     /// Keeps an amount for the group that has waited long: no more at any quota than its leaf has
     /// left, so that quotas beside it get what they are entitled to.
     pub(crate) fn keep(&mut self, quota: usize, amounts: &[u64]) {
-        let left = self.runtime(quota).iter().zip(self.used(quota));
-        let left = left.map(|(runtime, used)| runtime.saturating_sub(*used));
+        let left = self.entitlement(quota).iter().zip(self.used(quota));
+        let left = left.map(|(entitlement, used)| entitlement.saturating_sub(*used));
         let kept: Vec<u64> = left
             .zip(amounts)
             .map(|(left, ask)| left.min(*ask))
@@ -216,7 +216,8 @@ impl<'t> Accounts<'t> {
     pub(crate) fn is_over(&self, quota: usize, other: usize, amounts: &[u64]) -> bool {
         let met: Vec<usize> = self.tree.upwards(other).collect();
         let branch = || self.tree.upwards(quota).take_while(|at| !met.contains(at));
-        let over = |at: usize| branch().all(|quota| self.used(quota)[at] > self.runtime(quota)[at]);
+        let over =
+            |at: usize| branch().all(|quota| self.used(quota)[at] > self.entitlement(quota)[at]);
         quota != other && (0..amounts.len()).any(|at| amounts[at] > 0 && over(at))
     }
 
@@ -243,7 +244,7 @@ impl<'t> Accounts<'t> {
                 };
                 let mut reason = over(QuotaLimit::Max, all, self.max[cell]);
                 if to.class == Class::Guaranteed {
-                    reason = reason.or(over(QuotaLimit::Runtime, used, self.runtime[cell]));
+                    reason = reason.or(over(QuotaLimit::Entitlement, used, self.entitlement[cell]));
                 }
                 if !to.preemptible && quota == to.quota {
                     reason = reason.or(over(QuotaLimit::Min, self.firm[cell], self.min[cell]));
@@ -303,9 +304,9 @@ impl<'t> Accounts<'t> {
     /// The first quota, from this one upwards, that is entitled to less than so much of something.
     pub(crate) fn exceeds(&self, quota: usize, amounts: &[u64]) -> Option<Shortage> {
         self.tree.upwards(quota).find_map(|quota| {
-            let runtime = self.runtime(quota);
-            let at = (0..amounts.len()).find(|&at| amounts[at] > runtime[at])?;
-            Some(self.short(Some(quota), at, amounts[at], runtime[at]))
+            let entitlement = self.entitlement(quota);
+            let at = (0..amounts.len()).find(|&at| amounts[at] > entitlement[at])?;
+            Some(self.short(Some(quota), at, amounts[at], entitlement[at]))
         })
     }
 

@@ -88,11 +88,11 @@ fn rank(accounts: &Accounts<'_>, quota: usize, first: &Waiting, class: Class) ->
         used[at].saturating_add(*ask) <= min
     };
     let is_beyond = !asked().all(is_below);
-    let runtime = accounts.runtime(quota);
-    let shares = asked().filter(|(at, _)| runtime[*at] < u64::MAX);
+    let entitlement = accounts.entitlement(quota);
+    let shares = asked().filter(|(at, _)| entitlement[*at] < u64::MAX);
     let shares = shares.map(|(at, ask)| Share {
         used: used[at].saturating_add(*ask),
-        of: runtime[at],
+        of: entitlement[at],
     });
     let largest = shares.max_by(|a, b| a.cmp(*b));
     (is_beyond, largest.unwrap_or(Share::NONE))

@@ -126,7 +126,7 @@ pub enum QuotaLimit {
     /// The most that the quota may have.
     Max,
     /// The amount that the quota is entitled to now.
-    Runtime,
+    Entitlement,
     /// The amount that the quota is promised, for members that must not be evicted.
     Min,
 }
@@ -311,7 +311,7 @@ impl fmt::Display for QuotaLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             QuotaLimit::Max => "max",
-            QuotaLimit::Runtime => "runtime",
+            QuotaLimit::Entitlement => "entitlement",
             QuotaLimit::Min => "min",
         })
     }

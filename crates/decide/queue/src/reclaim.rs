@@ -92,8 +92,8 @@ impl Evictables {
         let theirs = self.by_quota.iter().enumerate();
         let mut theirs = theirs.filter(|(_, theirs)| !theirs.groups.is_empty());
         theirs.any(|(quota, _)| {
-            let mut both = accounts.used(quota).iter().zip(accounts.runtime(quota));
-            both.any(|(used, runtime)| used > runtime)
+            let mut both = accounts.used(quota).iter().zip(accounts.entitlement(quota));
+            both.any(|(used, entitlement)| used > entitlement)
         })
     }
 

@@ -62,7 +62,7 @@ pub struct Entitlement {
     /// Amount that it asks: for its pods, its children, and for its minimum if it lends nothing.
     pub request: u64,
     /// Amount that it may use now.
-    pub runtime: u64,
+    pub amount: u64,
 }
 
 /// Reason why quotas are no tree.
@@ -280,24 +280,24 @@ impl QuotaTree {
         };
         let counts = self.counting(resource);
         let wishes = self.wishes(resource, total, asked, scaling);
-        let mut runtimes = vec![0; self.quotas.len()];
-        let share = |runtimes: &mut Vec<u64>, there_is: u64, among: &[usize]| {
+        let mut entitlements = vec![0; self.quotas.len()];
+        let share = |entitlements: &mut Vec<u64>, there_is: u64, among: &[usize]| {
             let among: Vec<usize> = among.iter().copied().filter(|&at| counts[at]).collect();
             let those: Vec<Wish> = among.iter().map(|&at| wishes[at].1).collect();
-            for (at, runtime) in among.into_iter().zip(divide(there_is, &those)) {
-                runtimes[at] = runtime;
+            for (at, entitlement) in among.into_iter().zip(divide(there_is, &those)) {
+                entitlements[at] = entitlement;
             }
         };
         for (tree, tops) in &self.trees {
-            share(&mut runtimes, total(tree), tops);
+            share(&mut entitlements, total(tree), tops);
         }
         for &parent in &self.order {
-            let there_is = runtimes[parent];
-            share(&mut runtimes, there_is, &self.children[parent]);
+            let there_is = entitlements[parent];
+            share(&mut entitlements, there_is, &self.children[parent]);
         }
         let entitlement = |at: usize| Entitlement {
             request: wishes[at].0,
-            runtime: runtimes[at],
+            amount: entitlements[at],
         };
         let all = 0..self.quotas.len();
         all.map(|at| counts[at].then(|| entitlement(at))).collect()

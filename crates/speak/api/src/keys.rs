@@ -397,7 +397,7 @@ keys! {
         /// request of its pods, as amounts by resource; read if a file holds no pods (Koordinator)
         QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
         /// amount that it may use now, by resource; written by the controller (Koordinator)
-        QUOTA_RUNTIME = "quota.scheduling.koordinator.sh/runtime",
+        QUOTA_ENTITLEMENT = "quota.scheduling.koordinator.sh/runtime",
     }
     EventAnnotation {
         /// time; pods of the event's object that were created by then without the webhook's changes

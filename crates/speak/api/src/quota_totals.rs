@@ -63,7 +63,7 @@ pub struct QuotaFigures {
     /// Its request, for the resources that concern it.
     pub request: Amounts,
     /// Amount that it may use now, for the same resources.
-    pub runtime: Amounts,
+    pub entitlement: Amounts,
 }
 
 /// The memory of the largest card, which a whole card counts with.
@@ -163,7 +163,7 @@ pub fn quota_figures(
         for (quota, has) in tree.entitlements(&resource, totals, asks, scaling) {
             let figures = figures.entry(quota).or_default();
             figures.request.insert(resource.clone(), has.request);
-            figures.runtime.insert(resource.clone(), has.runtime);
+            figures.entitlement.insert(resource.clone(), has.amount);
         }
     }
     figures

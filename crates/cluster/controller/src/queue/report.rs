@@ -378,7 +378,7 @@ fn written(quota: &ElasticQuota, figures: &QuotaFigures, is_of_plugins: bool) ->
     json!({
         "used": used,
         "annotations": {
-            keys::QUOTA_RUNTIME: text(&figures.runtime),
+            keys::QUOTA_ENTITLEMENT: text(&figures.entitlement),
             keys::QUOTA_REQUEST: text(&figures.request),
         },
     })
@@ -395,7 +395,7 @@ fn as_seen(quota: &ElasticQuota, is_of_plugins: bool) -> Value {
     json!({
         "used": used,
         "annotations": {
-            keys::QUOTA_RUNTIME: annotation(keys::QUOTA_RUNTIME),
+            keys::QUOTA_ENTITLEMENT: annotation(keys::QUOTA_ENTITLEMENT),
             keys::QUOTA_REQUEST: annotation(keys::QUOTA_REQUEST),
         },
     })

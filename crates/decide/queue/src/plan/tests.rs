@@ -51,8 +51,8 @@ fn whoever_looks_alike_waits_for_the_same_and_all_others_are_tried() {
     for name in ["w000", "w099"] {
         assert_eq!(
             cluster.why(name, 4),
-            "it asks 2 of gpu, and quota a uses 8 of its runtime of 8; it starts when 2 of that is \
-             given back"
+            "it asks 2 of gpu, and quota a uses 8 of its entitlement of 8; it starts when 2 of \
+             that is given back"
         );
     }
 }
@@ -151,8 +151,8 @@ fn tenants_take_turns_by_share_and_a_tenants_groups_by_priority_and_age() {
     );
     assert_eq!(
         cluster.why("a1", 11),
-        "it asks 1 of gpu, and quota a uses 2 of its runtime of 2; it starts when 1 of that is \
-         given back"
+        "it asks 1 of gpu, and quota a uses 2 of its entitlement of 2; it starts when 1 of that \
+         is given back"
     );
 }
 

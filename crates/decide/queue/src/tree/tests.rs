@@ -39,13 +39,13 @@ fn tree(lines: &[&str]) -> QuotaTree {
 }
 
 /// `name request`, and what each gets, by name.
-fn runtimes(tree: &QuotaTree, total: u64, requests: &[(&str, u64)]) -> Vec<u64> {
+fn entitlements(tree: &QuotaTree, total: u64, requests: &[(&str, u64)]) -> Vec<u64> {
     let asked = |name: &str| {
         let its = requests.iter().find(|(of, _)| *of == name);
         its.map_or(0, |(_, request)| *request)
     };
     let all = tree.entitlements(CPU, &own(total), asked, MinScaling::On);
-    all.into_values().map(|has| has.runtime).collect()
+    all.into_values().map(|has| has.amount).collect()
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn q7_what_is_not_lent_stays_at_every_level() {
             &format!("c2 root 20 100 {}", word(2)),
         ]);
         for (request, expected) in [0, 40, 60].into_iter().zip(expected) {
-            let found = runtimes(&tree, 100, &[("c1", request)]);
+            let found = entitlements(&tree, 100, &[("c1", request)]);
             assert_eq!(found, expected, "{lends}, c1 asks {request}");
         }
     }
@@ -74,9 +74,9 @@ fn q7_what_is_not_lent_stays_at_every_level() {
 #[test]
 fn q10_a_child_has_no_more_than_its_parent_got() {
     let narrow = tree(&["parent - 0 300 lends", "child parent 0 500 lends"]);
-    assert_eq!(runtimes(&narrow, 600, &[("child", 400)]), [300, 300]);
+    assert_eq!(entitlements(&narrow, 600, &[("child", 400)]), [300, 300]);
     let wide = tree(&["parent - 0 600 lends", "child parent 0 600 lends"]);
-    assert_eq!(runtimes(&wide, 300, &[("child", 500)]), [300, 300]);
+    assert_eq!(entitlements(&wide, 300, &[("child", 500)]), [300, 300]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_weight_of_nothing_is_no_weight_unless_others_are() {
         };
         a.weight = weight.map(named);
         let tree = QuotaTree::new(vec![a, quota("b - 0 100 lends")]).unwrap();
-        runtimes(&tree, 90, &[("a", 100), ("b", 100)])
+        entitlements(&tree, 90, &[("a", 100), ("b", 100)])
     };
     assert_eq!(with(None), [45, 45]);
     assert_eq!(with(Some(&[(CPU, 50)])), [30, 60]);
@@ -188,7 +188,7 @@ fn each_tree_divides_what_it_has_itself() {
             its.map_or(0, |(_, request)| *request)
         };
         let all = trees.entitlements(CPU, &totals, asked, MinScaling::On);
-        all.into_values().map(|has| has.runtime).collect()
+        all.into_values().map(|has| has.amount).collect()
     };
     // Of tree u nobody knows what it has.
     assert_eq!(
@@ -232,12 +232,12 @@ proptest! {
         let mut sums: BTreeMap<Option<Arc<str>>, u64> = BTreeMap::new();
         for (quota, _) in tree.quotas() {
             let has = all[&quota.name];
-            *sums.entry(quota.parent.clone()).or_default() += has.runtime;
-            prop_assert!(has.runtime <= quota.max[CPU]);
-            prop_assert!(has.runtime <= has.request);
+            *sums.entry(quota.parent.clone()).or_default() += has.amount;
+            prop_assert!(has.amount <= quota.max[CPU]);
+            prop_assert!(has.amount <= has.request);
         }
         for (parent, sum) in sums {
-            prop_assert!(sum <= parent.map_or(total, |parent| all[&parent].runtime));
+            prop_assert!(sum <= parent.map_or(total, |parent| all[&parent].amount));
         }
     }
 
@@ -249,13 +249,13 @@ proptest! {
     ) {
         let at = at.index(requests.len());
         let name: Arc<str> = format!("q{at:02}").into();
-        let runtime = |requests: &[u64]| {
+        let entitlement = |requests: &[u64]| {
             let all = tree.entitlements(CPU, &own(total), |name| requests[index(name)], MinScaling::On);
-            all[&name].runtime
+            all[&name].amount
         };
-        let before = runtime(&requests);
+        let before = entitlement(&requests);
         requests[at] += more;
-        prop_assert!(runtime(&requests) >= before);
+        prop_assert!(entitlement(&requests) >= before);
     }
 
     #[test]

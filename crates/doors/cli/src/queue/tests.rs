@@ -277,7 +277,11 @@ fn groups_of_a_tree_share_what_that_has() {
                 "asks 6 of nvidia.com/gpu, and the cluster has 5 in all",
             ),
             ("in", "starting", ""),
-            ("later", "waiting", "quota side uses 2 of its runtime of 3"),
+            (
+                "later",
+                "waiting",
+                "quota side uses 2 of its entitlement of 3",
+            ),
             (
                 "never",
                 "waiting",
@@ -293,7 +297,10 @@ fn groups_of_a_tree_share_what_that_has() {
         }
         let mut quotas = json["quotas"].as_array().unwrap().iter();
         let side = quotas.find(|quota| quota["name"] == "side").unwrap();
-        assert_eq!((&side["tree"], &side["runtime"]), (&"t1".into(), &3.into()));
+        assert_eq!(
+            (&side["tree"], &side["entitlement"]),
+            (&"t1".into(), &3.into())
+        );
     }
     let table = asked(&all, Format::Table, None).text;
     assert!(table.contains("\n  side (t1)"), "{table}");
@@ -319,7 +326,7 @@ fn the_json_form_is_as_promised() {
     assert_eq!(fields(&json), "groups held of quotas unreadable");
     assert_eq!(
         fields(&json["quotas"][0]),
-        "borrowed lent max min name parent request resource runtime used"
+        "borrowed entitlement lent max min name parent request resource used"
     );
     assert_eq!(
         fields(&json["groups"][1]),

@@ -37,8 +37,8 @@ and pods.
   like their namespace, or for one that lists their namespace. If there is no pod at all, the
   quotas' annotations request and their status say both.
 
-RUNTIME is what a quota may use now: its min, and its part of what others leave. Amounts in
-JSON and YAML are whole numbers: CPU in thousandths of a core, all else in its base unit.
+ENTITLEMENT is what a quota may use now: its min, and its part of what others leave. Amounts
+in JSON and YAML are whole numbers: CPU in thousandths of a core, all else in its base unit.
 
 EXIT CODES
   0  done

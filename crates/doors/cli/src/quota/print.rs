@@ -29,7 +29,7 @@ struct RowJson<'a> {
     /// Null if nothing limits it.
     max: Option<u64>,
     request: u64,
-    runtime: u64,
+    entitlement: u64,
     used: u64,
 }
 
@@ -80,14 +80,20 @@ fn row_json(row: &Row) -> RowJson<'_> {
         min: row.min,
         max: row.max,
         request: row.request,
-        runtime: row.runtime,
+        entitlement: row.entitlement,
         used: row.used,
     }
 }
 
 fn as_table(rows: &[Row]) -> String {
     let heading = [
-        "NAME", "RESOURCE", "MIN", "MAX", "REQUEST", "RUNTIME", "USED",
+        "NAME",
+        "RESOURCE",
+        "MIN",
+        "MAX",
+        "REQUEST",
+        "ENTITLEMENT",
+        "USED",
     ];
     let mut cells = Vec::new();
     let mut before: Option<&Row> = None;
@@ -101,7 +107,7 @@ fn as_table(rows: &[Row]) -> String {
             amount(row.min),
             row.max.map_or("-".to_owned(), amount),
             amount(row.request),
-            amount(row.runtime),
+            amount(row.entitlement),
             amount(row.used),
         ]);
         before = Some(row);

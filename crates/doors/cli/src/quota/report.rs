@@ -27,7 +27,7 @@ pub(crate) struct Row {
     /// `None` if nothing limits it.
     pub(crate) max: Option<u64>,
     pub(crate) request: u64,
-    pub(crate) runtime: u64,
+    pub(crate) entitlement: u64,
     pub(crate) used: u64,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn rows(
                 min: of(&quota.min).unwrap_or(0),
                 max: of(&quota.max),
                 request,
-                runtime: of(&has.runtime).unwrap_or(0),
+                entitlement: of(&has.entitlement).unwrap_or(0),
                 used: of(&has.used).unwrap_or(0),
             });
         }

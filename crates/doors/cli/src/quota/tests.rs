@@ -17,13 +17,19 @@ fn asked(files: &[&str], format: Format) -> Answer {
     answer(input, false, format).unwrap()
 }
 
-/// `name resource min max request runtime used` of each quota.
+/// `name resource min max request entitlement used` of each quota.
 fn rows(files: &[&str]) -> Vec<String> {
     let answer = asked(files, Format::Json);
     let json: Value = serde_json::from_str(&answer.text).unwrap();
     let quotas = json["quotas"].as_array().unwrap().iter();
     let fields = [
-        "name", "resource", "min", "max", "request", "runtime", "used",
+        "name",
+        "resource",
+        "min",
+        "max",
+        "request",
+        "entitlement",
+        "used",
     ];
     let row = |quota: &Value| fields.map(|field| quota[field].to_string()).join(" ");
     quotas.map(|quota| row(quota).replace('"', "")).collect()
@@ -72,11 +78,11 @@ fn the_example_lends_what_nobody_asks() {
         answer.text
     );
     let expected = "\
-NAME        RESOURCE        MIN  MAX  REQUEST  RUNTIME  USED
-product     nvidia.com/gpu  4    16   3        3        2
-research    nvidia.com/gpu  12   16   16       13       8
-  language  nvidia.com/gpu  8    16   12       9        4
-  vision    nvidia.com/gpu  4    16   4        4        4
+NAME        RESOURCE        MIN  MAX  REQUEST  ENTITLEMENT  USED
+product     nvidia.com/gpu  4    16   3        3            2
+research    nvidia.com/gpu  12   16   16       13           8
+  language  nvidia.com/gpu  8    16   12       9            4
+  vision    nvidia.com/gpu  4    16   4        4            4
 ";
     assert_eq!(answer.text, expected);
 }

@@ -117,7 +117,7 @@ fn the_shipped_policy_lets_the_controller_write_what_it_must() {
         PREEMPTING,
         SLOT,
         QUEUE_GATE,
-        QUOTA_RUNTIME,
+        QUOTA_ENTITLEMENT,
         QUOTA_REQUEST,
         PRIVILEGED_SHARE_PODS_LABEL,
     ] {

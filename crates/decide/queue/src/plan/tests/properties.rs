@@ -114,7 +114,7 @@ fn used(cluster: &TestCluster) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// Entitlement of each quota, by those groups that are counted.
-fn runtimes(
+fn entitlements(
     cluster: &TestCluster,
     reasons: &BTreeMap<String, QueueReason>,
 ) -> BTreeMap<String, u64> {
@@ -138,7 +138,7 @@ fn runtimes(
         .tree
         .entitlements(GPU, &cluster.totals, asked, MinScaling::On);
     let all = all.into_iter();
-    all.map(|(name, has)| (name.to_string(), has.runtime))
+    all.map(|(name, has)| (name.to_string(), has.amount))
         .collect()
 }
 
@@ -182,14 +182,14 @@ fn fits(cluster: &mut TestCluster, name: &str) -> bool {
 }
 
 /// May the group start, as far as quotas say?
-fn in_quota(cluster: &TestCluster, group: &Group, runtimes: &BTreeMap<String, u64>) -> bool {
+fn in_quota(cluster: &TestCluster, group: &Group, entitlements: &BTreeMap<String, u64>) -> bool {
     let role = &group.gangs[0].roles[0];
     let asks = u64::from(role.min) * role.pod.amounts[GPU];
     let used = used(cluster);
     cluster.tree.path(&group.quota).all(|quota| {
         let (guaranteed, all) = used.get(&*quota.name).copied().unwrap_or_default();
         let owes = group.class == Class::Guaranteed;
-        all + asks <= quota.max[GPU] && (!owes || guaranteed + asks <= runtimes[&*quota.name])
+        all + asks <= quota.max[GPU] && (!owes || guaranteed + asks <= entitlements[&*quota.name])
     })
 }
 
@@ -230,12 +230,12 @@ proptest! {
         prop_assert!(quiet, "it goes on and on");
         let decisions = cluster.plan(99);
         let reasons = reasons(&decisions);
-        let runtimes = runtimes(&cluster, &reasons);
+        let entitlements = entitlements(&cluster, &reasons);
         for (name, reason) in &reasons {
             let group = cluster.group(name).clone();
             let waits = group.members().next().is_none();
             let can_never = matches!(reason, QueueReason::Infeasible(_) | QueueReason::ExceedsEntitlement(_));
-            if waits && !can_never && in_quota(&cluster, &group, &runtimes) {
+            if waits && !can_never && in_quota(&cluster, &group, &entitlements) {
                 prop_assert!(!fits(&mut cluster, name), "{name} could start: {reason}");
             }
         }
@@ -248,14 +248,14 @@ proptest! {
         for now in 10..20 {
             let before = used(&cluster);
             let decisions = cluster.plan(now);
-            let runtimes = runtimes(&cluster, &reasons(&decisions));
+            let entitlements = entitlements(&cluster, &reasons(&decisions));
             cluster.apply(&decisions, now);
             let after = used(&cluster);
             for (quota, _) in cluster.tree.quotas() {
                 let account = |used: &BTreeMap<String, (u64, u64)>| used.get(&*quota.name).copied().unwrap_or_default();
                 let (then, now) = (account(&before), account(&after));
                 if now.0 > then.0 {
-                    prop_assert!(now.0 <= runtimes[&*quota.name], "{} is beyond", quota.name);
+                    prop_assert!(now.0 <= entitlements[&*quota.name], "{} is beyond", quota.name);
                 }
                 if now.1 > then.1 {
                     prop_assert!(now.1 <= quota.max[GPU], "{} is beyond its max", quota.name);
@@ -273,7 +273,7 @@ proptest! {
     #[test]
     fn every_victim_is_needed(mut cluster in any_world()) {
         let decisions = cluster.plan(10);
-        let runtimes = runtimes(&cluster, &reasons(&decisions));
+        let entitlements = entitlements(&cluster, &reasons(&decisions));
         let Some((id, victims)) = decisions.iter().find_map(|decision| match decision {
             QueueDecision::Evict { group, victims, .. } => Some((group, victims)),
             _ => None,
@@ -289,7 +289,7 @@ proptest! {
                 other.evict(victim);
             }
             let group = other.group(id.object()).clone();
-            let starts = in_quota(&other, &group, &runtimes) && fits(&mut other, id.object());
+            let starts = in_quota(&other, &group, &entitlements) && fits(&mut other, id.object());
             prop_assert!(!starts, "{spared} was evicted for nothing");
         }
     }

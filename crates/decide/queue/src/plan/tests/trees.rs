@@ -11,7 +11,7 @@ fn a_group_starts_within_what_its_own_tree_has() {
     assert_eq!(cluster.tick(0), ["admit p 1", "admit q 1"]);
     // Two cards are free, and what the other tree does not ask for is not for this one.
     let why = cluster.why("r", 1);
-    assert!(why.contains("quota b uses 3 of its runtime"), "{why}");
+    assert!(why.contains("quota b uses 3 of its entitlement"), "{why}");
     cluster.remove("p");
     assert_eq!(cluster.tick(2), [] as [&str; 0]);
     cluster.add(&["s a | w 1 1 5x", "t b | w 1 1 5x"]);
