@@ -2,7 +2,7 @@
 //! patch, or to a refusal that names the field.
 //!
 //! It only fills in fields that a user could have written: the scheduler's name, slots, the amounts
-//! of a flavor, the queue's gate, and a variable that carries the allocation. It never changes a
+//! of a flavor, the queue's scheduling gate, and a variable that carries the allocation. It never changes a
 //! field that the pod sets, except a variable under our own name. A pod for a scheduler that does
 //! not ask Sublet is left alone. Applied twice, the second time changes nothing.
 
@@ -17,7 +17,7 @@ use sublet_api::dialect::{ClaimError, add_slots, claim_of, remarks};
 use sublet_api::group::is_queued;
 use sublet_api::keys;
 use sublet_api::object::Pod;
-use sublet_api::{flavor_of, has_gate, scheduler_for, scheduler_of};
+use sublet_api::{flavor_of, has_scheduling_gate, scheduler_for, scheduler_of};
 use sublet_model::{Advertise, Carrier, Claim, Role, Unit};
 
 use crate::flavors::{FlavorError, KnownFlavors, expand};
@@ -168,8 +168,8 @@ pub(crate) fn admit_sent(
     }
     let pod = &*pod;
     let queues = rules.queue && pod.spec.node_name.is_empty() && is_queued(pod, labels);
-    if queues && !has_gate(pod) {
-        patch.push(gate(pod));
+    if queues && !has_scheduling_gate(pod) {
+        patch.push(scheduling_gate(pod));
     }
     let Some(claim) = claim_of(pod, rules.unit)? else {
         // One without a GPU is none of ours, unless it starts together with others.
@@ -260,9 +260,9 @@ fn scheduler(
     scheduler.to_owned()
 }
 
-/// The patch that puts the queue's gate on a pod.
-fn gate(pod: &Pod) -> PatchOperation {
-    let gate = json!({ "name": keys::QUEUE_GATE });
+/// The patch that puts the queue's scheduling gate on a pod.
+fn scheduling_gate(pod: &Pod) -> PatchOperation {
+    let gate = json!({ "name": keys::SCHEDULING_GATE });
     match pod.spec.scheduling_gates.is_empty() {
         false => add(&["spec", "schedulingGates", "-"], gate),
         true => add(&["spec", "schedulingGates"], json!([gate])),

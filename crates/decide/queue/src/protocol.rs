@@ -61,8 +61,8 @@ pub struct PlannedGroup<R> {
 /// A pod as it is seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSnapshot {
-    /// The queue's gate is on it.
-    pub gated: bool,
+    /// The queue's scheduling gate is on it.
+    pub held: bool,
     /// The slot that it says it has.
     pub slot: Option<SlotKey>,
     /// The node that it is bound to. The ledger must have it there.
@@ -118,9 +118,9 @@ pub enum PlanStep<R> {
     Evict(PodUid),
     /// Let the group's owner make its pods.
     Release(GroupId),
-    /// Take the gate off the pod and say its slot on it, in one write that names its UID.
-    Ungate(PodUid, SlotMark),
-    /// Say the slot on a pod that has no gate any more, by a write that names its UID.
+    /// Take the scheduling gate off the pod and say its slot on it, in one write by UID.
+    Free(PodUid, SlotMark),
+    /// Say the slot on a pod that has no scheduling gate any more, by a write by UID.
     Steer(PodUid, SlotMark),
     /// Note on the group that this plan was given up for it, and keep its owner from making pods.
     Requeue(GroupId),
@@ -145,14 +145,14 @@ enum Fate<R> {
 #[must_use]
 pub fn next_steps<R: Clone + PartialEq>(
     plan: &QueuePlan<R>,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> Vec<PlanStep<R>> {
-    if plan.epoch > sight.epoch {
+    if plan.epoch > snapshot.epoch {
         // Somebody else leads, or nobody can.
-        let is_nobodys = sight.is_confirmed;
+        let is_nobodys = snapshot.is_confirmed;
         return is_nobodys.then_some(PlanStep::Delete).into_iter().collect();
     }
-    if plan.epoch < sight.epoch && !sight.fits {
+    if plan.epoch < snapshot.epoch && !snapshot.fits {
         return vec![PlanStep::Delete];
     }
     let mut going_back = Vec::new();
@@ -160,12 +160,12 @@ pub fn next_steps<R: Clone + PartialEq>(
     let mut wanted = QueuePlan {
         name: plan.name.clone(),
         version: plan.version.clone(),
-        epoch: sight.epoch,
+        epoch: snapshot.epoch,
         deadline: plan.deadline,
         groups: Vec::new(),
     };
     for part in &plan.groups {
-        match fate(plan, part, sight) {
+        match fate(plan, part, snapshot) {
             Fate::Stays(left) => {
                 if left == *part {
                     staying.push(part);
@@ -182,14 +182,14 @@ pub fn next_steps<R: Clone + PartialEq>(
     if wanted.groups.is_empty() {
         return vec![PlanStep::Delete];
     }
-    if plan.epoch != sight.epoch {
+    if plan.epoch != snapshot.epoch {
         // Nothing is done for it before it is ours.
         return vec![PlanStep::Rewrite(wanted)];
     }
     let rewritten = (wanted != *plan).then_some(PlanStep::Rewrite(wanted));
     let steps = staying
         .into_iter()
-        .flat_map(|part| steps_of(plan, part, sight));
+        .flat_map(|part| steps_of(plan, part, snapshot));
     rewritten
         .into_iter()
         .chain(going_back)
@@ -214,39 +214,39 @@ pub fn stranded(seen: &GroupSnapshot<'_>, pods: &BTreeMap<PodUid, PodSnapshot>) 
 fn fate<R: Clone>(
     plan: &QueuePlan<R>,
     part: &PlannedGroup<R>,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> Fate<R> {
-    let Some(seen) = sight.groups.get(&part.id) else {
+    let Some(seen) = snapshot.groups.get(&part.id) else {
         return Fate::Over;
     };
-    if (sight.has_other_plan)(&part.id) {
+    if (snapshot.has_other_plan)(&part.id) {
         return Fate::Over;
     }
     let is_whole = !may_roll_back(seen.group) || has_enough(seen);
     let mut left = part.clone();
-    let usable = |slot: &Slot| is_bound(slot, sight) || (sight.is_usable)(&slot.node);
+    let usable = |slot: &Slot| is_bound(slot, snapshot) || (snapshot.is_usable)(&slot.node);
     // What was on a node that is lost is planned anew.
     left.slots.retain(usable);
     if seen.is_sized {
-        give_back(&mut left, seen.group, sight);
+        give_back(&mut left, seen.group, snapshot);
     }
-    if left.slots.iter().all(|slot| is_bound(slot, sight)) && is_whole {
+    if left.slots.iter().all(|slot| is_bound(slot, snapshot)) && is_whole {
         return Fate::Over;
     }
-    match (sight.now >= plan.deadline, is_whole) {
+    match (snapshot.now >= plan.deadline, is_whole) {
         // Whoever comes later has its place for as long as the others run.
         (true, true) => {
             left.slots
-                .retain(|slot| seen.late.contains(&slot.role) && !is_bound(slot, sight));
+                .retain(|slot| seen.late.contains(&slot.role) && !is_bound(slot, snapshot));
             match left.slots.is_empty() {
                 true => Fate::Over,
-                false => Fate::Stays(claimed(left, seen, sight)),
+                false => Fate::Stays(claimed(left, seen, snapshot)),
             }
         }
-        (true, false) => roll_back(plan, seen, sight),
+        (true, false) => roll_back(plan, seen, snapshot),
         // Nobody has come yet, so the whole group may go elsewhere.
         (false, false) if left.slots.len() < part.slots.len() && none_bound(seen) => Fate::Over,
-        (false, _) => Fate::Stays(claimed(left, seen, sight)),
+        (false, _) => Fate::Stays(claimed(left, seen, snapshot)),
     }
 }
 
@@ -266,8 +266,8 @@ fn none_bound(seen: &GroupSnapshot<'_>) -> bool {
 }
 
 /// Is the slot's pod bound there?
-fn is_bound(slot: &Slot, sight: &PlanSnapshot<'_>) -> bool {
-    let pod = slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
+fn is_bound(slot: &Slot, snapshot: &PlanSnapshot<'_>) -> bool {
+    let pod = slot.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
     pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
 }
 
@@ -296,13 +296,13 @@ fn bound_of(role: &GangRole) -> u32 {
 
 /// Removes the slots that no member of the group can take any more, the last ones first. The slot
 /// of a pod stays as long as the pod.
-fn give_back<R>(part: &mut PlannedGroup<R>, group: &Group, sight: &PlanSnapshot<'_>) {
-    let pod = |slot: &Slot| slot.pod.as_ref().and_then(|uid| sight.pods.get(uid));
+fn give_back<R>(part: &mut PlannedGroup<R>, group: &Group, snapshot: &PlanSnapshot<'_>) {
+    let pod = |slot: &Slot| slot.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
     let has_pod = |slot: &Slot| pod(slot).is_some_and(|pod| !pod.going);
     let mut open: BTreeMap<Arc<str>, u32> = BTreeMap::new();
     for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
         let slots = part.slots.iter().filter(|slot| slot.role == role.name);
-        let held = slots.filter(|slot| has_pod(slot) && !is_bound(slot, sight));
+        let held = slots.filter(|slot| has_pod(slot) && !is_bound(slot, snapshot));
         let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
         let taken = bound_of(role).saturating_add(held);
         open.insert(role.name.clone(), role.replicas.saturating_sub(taken));
@@ -321,9 +321,10 @@ fn give_back<R>(part: &mut PlannedGroup<R>, group: &Group, sight: &PlanSnapshot<
 fn roll_back<R>(
     plan: &QueuePlan<R>,
     seen: &GroupSnapshot<'_>,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> Fate<R> {
-    let mut there = bound_members(seen.group).filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
+    let mut there =
+        bound_members(seen.group).filter_map(|uid| Some((uid, snapshot.pods.get(uid)?)));
     let there: Vec<_> = there.by_ref().collect();
     if !there.is_empty() {
         let stay = there.into_iter().filter(|(_, pod)| !pod.going);
@@ -341,15 +342,18 @@ fn roll_back<R>(
 fn claimed<R>(
     mut part: PlannedGroup<R>,
     seen: &GroupSnapshot<'_>,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> PlannedGroup<R> {
     for slot in &mut part.slots {
-        slot.pod = slot.pod.take().filter(|uid| sight.pods.contains_key(uid));
+        slot.pod = slot
+            .pod
+            .take()
+            .filter(|uid| snapshot.pods.contains_key(uid));
     }
     let with_pod = part.slots.iter().filter_map(|slot| slot.pod.clone());
     let has_slot: BTreeSet<PodUid> = with_pod.collect();
     for (role, uid) in &seen.waiting {
-        let Some(pod) = sight.pods.get(uid).filter(|pod| !pod.going) else {
+        let Some(pod) = snapshot.pods.get(uid).filter(|pod| !pod.going) else {
             continue;
         };
         if pod.bound.is_some() || has_slot.contains(uid) {
@@ -368,21 +372,21 @@ fn claimed<R>(
 fn steps_of<R>(
     plan: &QueuePlan<R>,
     part: &PlannedGroup<R>,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> Vec<PlanStep<R>> {
     let victims = part.victims.iter().map(|victim| &victim.uid);
-    let there = victims.filter_map(|uid| Some((uid, sight.pods.get(uid)?)));
+    let there = victims.filter_map(|uid| Some((uid, snapshot.pods.get(uid)?)));
     let there: Vec<_> = there.collect();
     if !there.is_empty() {
         let stay = there.into_iter().filter(|(_, pod)| !pod.going);
         return stay.map(|(uid, _)| PlanStep::Evict(uid.clone())).collect();
     }
     let is_suspended = |seen: &GroupSnapshot<'_>| seen.suspended;
-    if sight.groups.get(&part.id).is_some_and(is_suspended) {
+    if snapshot.groups.get(&part.id).is_some_and(is_suspended) {
         return vec![PlanStep::Release(part.id.clone())];
     }
     let slots = part.slots.iter();
-    let steps = slots.filter_map(|slot| step_of(&plan.name, &part.id, slot, sight));
+    let steps = slots.filter_map(|slot| step_of(&plan.name, &part.id, slot, snapshot));
     steps.collect()
 }
 
@@ -391,10 +395,10 @@ fn step_of<R>(
     plan: &Arc<str>,
     group: &GroupId,
     slot: &Slot,
-    sight: &PlanSnapshot<'_>,
+    snapshot: &PlanSnapshot<'_>,
 ) -> Option<PlanStep<R>> {
     let uid = slot.pod.clone()?;
-    let pod = sight.pods.get(&uid)?;
+    let pod = snapshot.pods.get(&uid)?;
     if pod.bound.is_some() || pod.going {
         return None;
     }
@@ -402,8 +406,8 @@ fn step_of<R>(
         key: SlotKey::of(plan, group, slot),
         node: slot.node.clone(),
     };
-    if pod.gated {
-        return Some(PlanStep::Ungate(uid, mark));
+    if pod.held {
+        return Some(PlanStep::Free(uid, mark));
     }
     let says_it = pod.slot.as_ref() == Some(&mark.key);
     (!says_it).then_some(PlanStep::Steer(uid, mark))

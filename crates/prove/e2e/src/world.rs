@@ -139,7 +139,7 @@ impl World {
     }
 
     /// The same with the queue, in a cluster that has Kubernetes' own gang API. Its kube-scheduler
-    /// knows nothing of it until it is restarted with [`sublet_testbed::GANG_GATES`].
+    /// knows nothing of it until it is restarted with [`sublet_testbed::GANG_FEATURE_GATES`].
     ///
     /// # Errors
     /// A component does not come up.

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::build::Binaries;
-use crate::components::{self, APISERVER, CONTROLLERS, ETCD, GANG_GATES, KWOK, Ports};
+use crate::components::{self, APISERVER, CONTROLLERS, ETCD, GANG_FEATURE_GATES, KWOK, Ports};
 use crate::guard::Kind;
 use crate::kubectl::Kubectl;
 use crate::loopback::{free_port, http_get, is_open};
@@ -102,7 +102,7 @@ impl ClusterOptions {
     /// The same with Kubernetes' own gang API, which is off by default.
     #[must_use]
     pub fn with_gangs(mut self) -> ClusterOptions {
-        let gates = [APISERVER, CONTROLLERS].map(|to| (to, GANG_GATES.to_owned()));
+        let gates = [APISERVER, CONTROLLERS].map(|to| (to, GANG_FEATURE_GATES.to_owned()));
         self.flags.extend(gates);
         let served = "--runtime-config=scheduling.k8s.io/v1alpha2=true";
         self.flags.push((APISERVER, served.to_owned()));

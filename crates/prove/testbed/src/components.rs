@@ -19,7 +19,7 @@ pub const KWOK: &str = "kwok";
 
 /// The flag that switches on Kubernetes' own gangs (1.36: alpha), all that belongs to them: the API,
 /// the scheduler's cycle for a whole gang, and its preemption for a whole gang.
-pub const GANG_GATES: &str =
+pub const GANG_FEATURE_GATES: &str =
     "--feature-gates=GenericWorkload=true,GangScheduling=true,WorkloadAwarePreemption=true";
 
 /// The ports of one cluster, all on 127.0.0.1.

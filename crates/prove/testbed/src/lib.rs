@@ -45,7 +45,7 @@ mod supervisor;
 pub use build::{Binaries, control_plane, default_cache};
 pub use chart_values::{chart_values, with_table_of_values};
 pub use cluster::{Cluster, ClusterOptions, User};
-pub use components::{APISERVER, CONTROLLERS, ETCD, GANG_GATES, KWOK};
+pub use components::{APISERVER, CONTROLLERS, ETCD, GANG_FEATURE_GATES, KWOK};
 pub use deployed::NAMESPACE_MANIFEST;
 pub use form::{FORMS, PodForm};
 pub use go_module::{GoModule, KOORDINATOR, MPI_JOB_FILES, SCHEDULER_PLUGINS, TRAINING_JOB_FILES};

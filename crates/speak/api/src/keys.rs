@@ -295,7 +295,7 @@ keys! {
     SchedulingGate {
         /// put on queued pods by the webhook, and taken off by the controller when the pod's whole
         /// group has its places
-        QUEUE_GATE = "sublet.dev/queue",
+        SCHEDULING_GATE = "sublet.dev/queue",
     }
     NodeAnnotation {
         /// the node's devices; written by the agent

@@ -65,7 +65,7 @@ pub use node::{
 };
 pub use not_isolated::NotIsolated;
 pub use pod::{
-    bound_entry, has_gate, is_over, is_unschedulable, pod_key, pod_uid, scheduler_for,
+    bound_entry, has_scheduling_gate, is_over, is_unschedulable, pod_key, pod_uid, scheduler_for,
     scheduler_of, unsaid,
 };
 pub use preempting::{Preempting, PreemptingTextError, preempting_from_json, preempting_to_json};

@@ -143,9 +143,9 @@ pub struct PodSpec {
     /// Wishes about even spreading.
     #[serde(deserialize_with = "or_default")]
     pub topology_spread_constraints: Vec<SpreadConstraint>,
-    /// Gates that must be lifted before it may be scheduled.
+    /// Scheduling gates that must be lifted before it may be scheduled.
     #[serde(deserialize_with = "or_default")]
-    pub scheduling_gates: Vec<Gate>,
+    pub scheduling_gates: Vec<PodSchedulingGate>,
 }
 
 /// Group of pods that start with a pod (`scheduling.k8s.io`).
@@ -270,7 +270,7 @@ impl<'de> Deserialize<'de> for Anything {
 /// Something that must be lifted before a pod may be scheduled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Gate {
+pub struct PodSchedulingGate {
     /// Its name.
     #[serde(deserialize_with = "or_default")]
     pub name: String,

@@ -77,11 +77,11 @@ pub fn scheduler_for<'a>(
     }
 }
 
-/// Is the queue's gate on it?
+/// Is the queue's scheduling gate on it?
 #[must_use]
-pub fn has_gate(pod: &Pod) -> bool {
+pub fn has_scheduling_gate(pod: &Pod) -> bool {
     let mut gates = pod.spec.scheduling_gates.iter();
-    gates.any(|gate| gate.name == keys::QUEUE_GATE)
+    gates.any(|gate| gate.name == keys::SCHEDULING_GATE)
 }
 
 /// Reason why a bound pod has no readable allocation, and advice, in the words of events and of

@@ -54,9 +54,9 @@ fn a_gpu_pod_gets_the_variable_and_nothing_else() {
     assert_eq!(after(&pod, &labels(&[]), &rules()), wanted);
 }
 
-/// Every pod that queues has the gate, GPU or not; no other pod has it.
+/// Every pod that queues has the scheduling gate, GPU or not; no other pod has it.
 #[test]
-fn a_pod_that_queues_gets_the_gate_once() {
+fn a_pod_that_queues_gets_the_scheduling_gate_once() {
     let queue = AdmissionRules {
         queue: true,
         ..rules()
@@ -64,7 +64,7 @@ fn a_pod_that_queues_gets_the_gate_once() {
     let opted_in = labels(&[(keys::QUEUE_LABEL, "enabled")]);
     let gpu = json!({"aliyun.com/gpu-mem": "100"});
     let gates = |pod: &Value| pod["spec"]["schedulingGates"].clone();
-    let ours = json!([{ "name": keys::QUEUE_GATE }]);
+    let ours = json!([{ "name": keys::SCHEDULING_GATE }]);
     let marked = |mark: &str, key: &str| {
         let mut pod = pod("sublet-scheduler", &json!({"cpu": "1"}));
         pod["metadata"][mark][key] = "x".into();
@@ -86,10 +86,10 @@ fn a_pod_that_queues_gets_the_gate_once() {
         assert_eq!(gates(&queued), ours, "{pod}");
         assert_eq!(after(&queued, &labels, &queue), queued);
     }
-    let mut gated = marked("labels", keys::QUOTA_NAME);
-    gated["spec"]["schedulingGates"] = json!([{ "name": "other" }]);
-    let both = json!([{ "name": "other" }, { "name": keys::QUEUE_GATE }]);
-    assert_eq!(gates(&after(&gated, &labels(&[]), &queue)), both);
+    let mut held = marked("labels", keys::QUOTA_NAME);
+    held["spec"]["schedulingGates"] = json!([{ "name": "other" }]);
+    let both = json!([{ "name": "other" }, { "name": keys::SCHEDULING_GATE }]);
+    assert_eq!(gates(&after(&held, &labels(&[]), &queue)), both);
 
     let mut placed = marked("labels", keys::QUOTA_NAME);
     placed["spec"]["nodeName"] = "n1".into();

@@ -8,7 +8,7 @@ use std::time::Instant;
 use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
 use sublet_api::group::{NamespaceLabels, QueueScope, QueueSources, QueuedGroup};
 use sublet_api::object::Pod;
-use sublet_api::{QueueState, add_amounts, has_gate, pod_uid};
+use sublet_api::{QueueState, add_amounts, has_scheduling_gate, pod_uid};
 use sublet_client::{Act, Write};
 use sublet_model::{Time, Victim};
 use sublet_plan::Engine;
@@ -306,7 +306,7 @@ impl QueueLook<'_> {
             pods.sort_by_key(|(_, pod)| {
                 let meta = &pod.metadata;
                 (
-                    !has_gate(pod),
+                    !has_scheduling_gate(pod),
                     meta.creation_timestamp.clone(),
                     meta.name.clone(),
                 )

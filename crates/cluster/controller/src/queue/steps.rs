@@ -22,7 +22,7 @@ use sublet_queue::protocol::{
 
 use super::memory::Memory;
 use super::watched_state::WatchedState;
-use sublet_api::has_gate;
+use sublet_api::has_scheduling_gate;
 
 /// One write, and its effect once it is done.
 #[derive(Debug, Clone, PartialEq)]
@@ -178,7 +178,7 @@ impl<'a> ProtocolSnapshot<'a> {
                 memory.give_up(group.as_str(), &plan.name, self.now);
                 switch(self.job(&group)?, true)
             }
-            PlanStep::Ungate(uid, mark) | PlanStep::Steer(uid, mark) => {
+            PlanStep::Free(uid, mark) | PlanStep::Steer(uid, mark) => {
                 Some(release(self.seen.pods.get(uid.as_str())?, mark))
             }
         }
@@ -222,7 +222,7 @@ fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)>
 
 fn sight_of(pod: &Pod) -> PodSnapshot {
     PodSnapshot {
-        gated: has_gate(pod),
+        held: has_scheduling_gate(pod),
         slot: slot_of(pod).map(|mark| mark.key),
         bound: NodeName::new(&pod.spec.node_name).ok(),
         going: pod.metadata.deletion_timestamp.is_some(),
@@ -266,15 +266,15 @@ fn pod_address(pod: &Pod) -> ObjectAddress {
     ObjectAddress::of::<PodKind>(Some(&pod.metadata.namespace), &pod.metadata.name)
 }
 
-/// Gives a pod its slot and takes its gate, if it still is that pod.
+/// Gives a pod its slot and takes its scheduling gate, if it still is that pod.
 fn release(pod: &Pod, mark: SlotMark) -> Step {
     let meta = &pod.metadata;
     let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})];
     let mut gates = pod.spec.scheduling_gates.iter();
-    if let Some(at) = gates.position(|gate| gate.name == keys::QUEUE_GATE) {
+    if let Some(at) = gates.position(|gate| gate.name == keys::SCHEDULING_GATE) {
         let path = format!("/spec/schedulingGates/{at}");
         let name = format!("{path}/name");
-        operations.push(json!({"op": "test", "path": name, "value": keys::QUEUE_GATE}));
+        operations.push(json!({"op": "test", "path": name, "value": keys::SCHEDULING_GATE}));
         operations.push(json!({"op": "remove", "path": path}));
     }
     if meta.annotations.is_empty() {

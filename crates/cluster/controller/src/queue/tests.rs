@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// A pod of a gang, at its gate.
+    /// A pod of a gang that is held back.
     fn pod(&mut self, name: &str, gang: &str) {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {
@@ -98,7 +98,7 @@ impl World {
             },
             "spec": {
                 "schedulerName": "sublet-scheduler",
-                "schedulingGates": [{"name": "other"}, {"name": keys::QUEUE_GATE}],
+                "schedulingGates": [{"name": "other"}, {"name": keys::SCHEDULING_GATE}],
                 "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": "1000"}}}],
             },
         }))
@@ -266,7 +266,7 @@ fn events(told: &[Write]) -> Vec<String> {
 }
 
 #[test]
-fn a_gang_goes_from_its_gate_to_its_places_and_leaves_no_plan() {
+fn a_gang_goes_from_its_scheduling_gates_to_its_places_and_leaves_no_plan() {
     let mut world = World::new(4);
     world.pod_group("g", 2);
     world.pod("p0", "g");

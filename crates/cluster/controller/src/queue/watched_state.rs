@@ -267,7 +267,7 @@ impl WatchedState {
         let pod = Arc::make_mut(pod);
         pod.spec
             .scheduling_gates
-            .retain(|gate| gate.name != keys::QUEUE_GATE);
+            .retain(|gate| gate.name != keys::SCHEDULING_GATE);
         let text = slot_to_json(mark);
         pod.metadata.annotations.insert(keys::SLOT.to_owned(), text);
     }

@@ -128,7 +128,7 @@ async fn nobody_is_evicted_for_a_pod_that_the_stock_scheduler_would_refuse_then(
     );
 }
 
-/// A member with an opened gate waits for the queue, whatever its scheduler says.
+/// A member without its scheduling gate waits for the queue, whatever its scheduler says.
 #[tokio::test]
 async fn for_members_of_groups_only_the_queue_has_others_go() {
     let world = queueing();

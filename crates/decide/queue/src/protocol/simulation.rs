@@ -13,7 +13,7 @@ mod objects;
 use fastrand::Rng;
 use sublet_model::{Allocation, PodKey};
 
-use self::objects::{Objects, Owner, group_of, node, sight_of};
+use self::objects::{Objects, Owner, group_of, node, snapshot_of};
 use super::*;
 
 const NODES: u64 = 5;
@@ -156,9 +156,9 @@ impl Play {
             .map(|(id, owner)| (id.clone(), group_of(id, owner, sees)))
             .collect();
         let nobody = BTreeSet::new();
-        let sights: BTreeMap<GroupId, GroupSnapshot<'_>> = groups
+        let snapshots: BTreeMap<GroupId, GroupSnapshot<'_>> = groups
             .iter()
-            .map(|(id, group)| (id.clone(), sight_of(id, group, sees, &nobody)))
+            .map(|(id, group)| (id.clone(), snapshot_of(id, group, sees, &nobody)))
             .collect();
         let pods: BTreeMap<PodUid, PodSnapshot> = sees
             .pods
@@ -174,7 +174,7 @@ impl Play {
                     is_confirmed: confirmed.contains(name),
                     now,
                     pods: &pods,
-                    groups: &sights,
+                    groups: &snapshots,
                     is_usable: &|node| !sees.lost.contains(node),
                     has_other_plan: &|group| {
                         sees.plans.range(..name.clone()).any(|(_, (_, other))| {
@@ -189,17 +189,17 @@ impl Play {
                 self.under_way.push((who, Sent::of(name, *version, step)));
             }
         }
-        for (id, sight) in &sights {
-            let enough = has_enough(sight);
-            if enough && !sight.group.satisfied {
+        for (id, snapshot) in &snapshots {
+            let enough = has_enough(snapshot);
+            if enough && !snapshot.group.satisfied {
                 self.under_way.push((who, Sent::Satisfied(id.clone())));
             }
             if planned.contains(id) || enough {
                 continue;
             }
-            let stranded = stranded(sight, &pods);
+            let stranded = stranded(snapshot, &pods);
             if stranded.is_empty() {
-                self.plan(who, &leader, sight);
+                self.plan(who, &leader, snapshot);
             }
             let name: Arc<str> = Arc::from("none");
             let sent = stranded.into_iter();
@@ -209,9 +209,9 @@ impl Play {
     }
 
     /// Places all that are missing, if need be where a group of a later name is.
-    fn plan(&mut self, who: usize, leader: &Leader, sight: &GroupSnapshot<'_>) {
+    fn plan(&mut self, who: usize, leader: &Leader, snapshot: &GroupSnapshot<'_>) {
         let sees = &leader.sees;
-        let missing = sight.group.gangs[0].min as usize - bound_members(sight.group).count();
+        let missing = snapshot.group.gangs[0].min as usize - bound_members(snapshot.group).count();
         let taken = sees.taken();
         let mut nodes: Vec<NodeName> = (0..NODES).map(node).collect();
         nodes.retain(|node| !taken.contains(node) && !sees.lost.contains(node));
@@ -221,7 +221,7 @@ impl Play {
                 break;
             }
             // Whole groups of a later name would go; one pod of each is enough here.
-            if *group > sight.group.id
+            if *group > snapshot.group.id
                 && let Some(node) = pod.bound.clone()
                 && !sees.lost.contains(&node)
             {
@@ -245,8 +245,8 @@ impl Play {
             pod: None,
         };
         let part = PlannedGroup {
-            id: sight.group.id.clone(),
-            quota: sight.group.quota.clone(),
+            id: snapshot.group.id.clone(),
+            quota: snapshot.group.quota.clone(),
             roles: Vec::new(),
             slots: slots.map(slot).collect(),
             victims,
@@ -314,9 +314,9 @@ impl Play {
                         pod.going |= !self.faults || self.chance.u64(..3) > 0;
                     }
                 }
-                PlanStep::Ungate(uid, mark) | PlanStep::Steer(uid, mark) => {
+                PlanStep::Free(uid, mark) | PlanStep::Steer(uid, mark) => {
                     if let Some((_, pod)) = objects.pods.get_mut(&uid) {
-                        pod.gated = false;
+                        pod.held = false;
                         pod.slot = Some(mark.key);
                     }
                 }
@@ -344,7 +344,7 @@ impl Play {
             .retain(|uid, _| self.objects.pods.contains_key(uid));
         let newest = self.sees.plans.values().map(|(_, plan)| plan.epoch).max();
         let waiting = self.sees.pods.iter().filter(|(uid, (_, pod))| {
-            !pod.gated && pod.bound.is_none() && !pod.going && !self.own.contains_key(*uid)
+            !pod.held && pod.bound.is_none() && !pod.going && !self.own.contains_key(*uid)
         });
         for (uid, (_, pod)) in waiting {
             let Some(key) = &pod.slot else {
@@ -405,7 +405,7 @@ impl Play {
             self.version += 1;
             let uid = PodUid::new(&format!("u{:08}", self.version)).unwrap();
             let pod = PodSnapshot {
-                gated: true,
+                held: true,
                 ..PodSnapshot::default()
             };
             self.objects.pods.insert(uid, (id, pod));

@@ -88,16 +88,16 @@ struct World {
 
 impl World {
     fn new(waiting: &[&'static str]) -> World {
-        let gated = |name: &&str| {
+        let held = |name: &&str| {
             let pod = PodSnapshot {
-                gated: true,
+                held: true,
                 ..PodSnapshot::default()
             };
             (uid(name), pod)
         };
         World {
             group: group(2, &[]),
-            pods: waiting.iter().map(gated).collect(),
+            pods: waiting.iter().map(held).collect(),
             waiting: waiting.to_vec(),
             suspended: false,
             requeued: false,
@@ -119,7 +119,7 @@ impl World {
     /// The pod was let go with that slot, and is bound if a node is given.
     fn let_go(&mut self, name: &str, index: u32, bound: Option<&str>) {
         let pod = self.pod(name);
-        pod.gated = false;
+        pod.held = false;
         pod.slot = Some(SlotKey {
             plan: Arc::from("p"),
             group: id(),
@@ -165,7 +165,7 @@ impl World {
             }
             PlanStep::Evict(pod) => format!("evict {pod}"),
             PlanStep::Release(_) => "release".to_owned(),
-            PlanStep::Ungate(pod, mark) => format!("ungate {pod} {}", mark.key.index),
+            PlanStep::Free(pod, mark) => format!("free {pod} {}", mark.key.index),
             PlanStep::Steer(pod, mark) => format!("steer {pod} {}", mark.key.index),
             PlanStep::Requeue(_) => "requeue".to_owned(),
             PlanStep::Delete => "delete".to_owned(),
@@ -220,9 +220,9 @@ fn a_group_is_let_go_step_by_step() {
     // Pods come; each has its slot in the plan before it is let go.
     let mut world = World::new(&["a", "b"]);
     assert_eq!(world.says(&plan(["", ""])), "7:a,b");
-    assert_eq!(world.says(&plan(["a", "b"])), "ungate a 0; ungate b 1");
+    assert_eq!(world.says(&plan(["a", "b"])), "free a 0; free b 1");
     world.let_go("a", 0, None);
-    assert_eq!(world.says(&plan(["a", "b"])), "ungate b 1");
+    assert_eq!(world.says(&plan(["a", "b"])), "free b 1");
     world.let_go("b", 1, Some("n2"));
     world.group = group(2, &["b"]);
     assert_eq!(world.says(&plan(["a", "b"])), "");
@@ -244,7 +244,7 @@ fn a_group_that_stays_as_it_is_does_not_wait_for_the_rewriting_of_others() {
     let mut world = World::new(&["a", "b"]);
     assert_eq!(
         world.says(&with_gone(["a", "b"])),
-        "7:a,b; ungate a 0; ungate b 1"
+        "7:a,b; free a 0; free b 1"
     );
     // What is said on a pod stands in the plan before.
     assert_eq!(world.says(&with_gone(["", "b"])), "7:a,b");
@@ -266,7 +266,7 @@ fn who_leads_next_takes_over_or_gives_up() {
     assert_eq!(world.says(&plan(["a", "b"])), "delete");
     // Of its own it knows that they fit.
     world.epoch = 7;
-    assert_eq!(world.says(&plan(["a", "b"])), "ungate a 0; ungate b 1");
+    assert_eq!(world.says(&plan(["a", "b"])), "free a 0; free b 1");
     world.other = true;
     assert_eq!(world.says(&plan(["a", "b"])), "delete");
     world.epoch = 6;
@@ -282,7 +282,7 @@ fn a_slot_of_a_pod_that_went_is_for_the_next_one() {
     assert_eq!(world.says(&plan(["a", "b"])), "7:c,b");
     world.pod("c").going = true;
     assert_eq!(world.says(&plan(["a", "b"])), "7:-,b");
-    assert_eq!(world.says(&plan(["", "b"])), "ungate b 1");
+    assert_eq!(world.says(&plan(["", "b"])), "free b 1");
 }
 
 #[test]
@@ -414,10 +414,10 @@ fn who_comes_later_is_not_waited_for_and_has_its_place_for_as_long_as_it_takes()
 
     world.now = whole.deadline.plus_ms(1_000_000);
     world.waiting = vec!["launcher"];
-    world.pod("launcher").gated = true;
+    world.pod("launcher").held = true;
     assert_eq!(world.says(&rest), "7:launcher");
     rest.groups[0].slots[0].pod = Some(uid("launcher"));
-    assert_eq!(world.says(&rest), "ungate launcher 0");
+    assert_eq!(world.says(&rest), "free launcher 0");
     world.pod("launcher").bound = Some(node("n1"));
     assert_eq!(world.says(&rest), "delete");
     // Nobody else has a place for ever.
@@ -439,14 +439,14 @@ fn what_a_smaller_job_has_no_member_for_is_given_back() {
         // How many pods a gang has is known when they are there.
         (false, 1, "", ""),
         // A pod that is there has its slot until it goes.
-        (true, 1, "b", "ungate b 1"),
+        (true, 1, "b", "free b 1"),
     ] {
         world.group = group(1, &["a"]);
         world.group.gangs[0].roles[0].replicas = replicas;
         world.sized = sized;
         world.pods.remove(&uid("b"));
         if waiting == "b" {
-            world.pod("b").gated = true;
+            world.pod("b").held = true;
         }
         let said = world.says(&plan(["a", waiting]));
         assert_eq!(said, expected, "{sized} {replicas} {waiting}");

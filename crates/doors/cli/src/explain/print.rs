@@ -16,7 +16,7 @@ use crate::refusals::{MANY, Refusals};
 pub(super) struct ExplainJson<'a> {
     namespace: String,
     name: String,
-    /// `notFound`, `over`, `badClaim`, `noGpu`, `bound`, `deleting`, `gated`,
+    /// `notFound`, `over`, `badClaim`, `noGpu`, `bound`, `deleting`, `heldBack`,
     /// `otherScheduler`, `overQuota`, `waiting`.
     state: &'static str,
     /// One sentence.
@@ -92,7 +92,7 @@ fn word(state: &State) -> &'static str {
         State::NoGpu => "noGpu",
         State::Bound { .. } => "bound",
         State::Deleting => "deleting",
-        State::Gated { .. } => "gated",
+        State::HeldBack { .. } => "heldBack",
         State::OtherScheduler { .. } => "otherScheduler",
         State::OverQuota { .. } => "overQuota",
         State::Waiting(_) => "waiting",
@@ -125,9 +125,9 @@ fn summary(state: &State) -> String {
             format!("it is on node {node}, which has not handed over its devices yet")
         }
         State::Deleting => "it is being deleted and was never placed".to_owned(),
-        State::Gated { gates } => {
+        State::HeldBack { gates } => {
             let gates = gates.join(", ");
-            format!("it may not be scheduled before these gates are lifted: {gates}")
+            format!("it may not be scheduled before these scheduling gates are lifted: {gates}")
         }
         State::OtherScheduler { name } => {
             format!("it is placed by the scheduler {name}, which does not ask Sublet")

@@ -64,8 +64,8 @@ pub(super) enum State {
     },
     /// It is being deleted and was never placed.
     Deleting,
-    /// It may not be scheduled before these are lifted.
-    Gated { gates: Vec<String> },
+    /// It may not be scheduled before these scheduling gates are lifted.
+    HeldBack { gates: Vec<String> },
     /// Another scheduler places it.
     OtherScheduler { name: String },
     /// Its namespace may have no more.
@@ -152,7 +152,7 @@ fn state_of(
     if !pod.spec.scheduling_gates.is_empty() {
         let gates = pod.spec.scheduling_gates.iter();
         let gates = gates.map(|gate| gate.name.clone()).collect();
-        return (State::Gated { gates }, Vec::new());
+        return (State::HeldBack { gates }, Vec::new());
     }
     if !options.schedulers.iter().any(|it| it == scheduler_of(pod)) {
         let name = scheduler_of(pod).to_owned();

@@ -80,7 +80,7 @@ fn every_state_is_told_in_a_sentence() {
     assert!(check("", "1.5", "").contains("what it asks for cannot be served: container c"));
     assert_eq!(
         check("", "3", "  schedulingGates: [{name: queue}]\n"),
-        "may not be scheduled before these gates are lifted: queue"
+        "may not be scheduled before these scheduling gates are lifted: queue"
     );
     assert_eq!(
         check("", "3", "status: {phase: Succeeded}\n"),

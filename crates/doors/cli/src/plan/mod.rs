@@ -65,7 +65,7 @@ An object that cannot be read is named with file, document and field, and all ot
 planned.
 
 EXIT CODES
-  0  every waiting pod is placed (gated ones aside)
+  0  every waiting pod is placed, but for those held back by a scheduling gate
   1  something is not placed, or conditional, or may be a waiting pod that cannot be read
   2  bad arguments, a file that cannot be read or has nothing in it; with --strict also any
      object that cannot be read")]

@@ -31,20 +31,22 @@ pub(super) struct Printing {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct PlanJson<'a> {
     pods: Vec<PodJson<'a>>,
     placed: usize,
     conditional: usize,
     refused: usize,
-    gated: usize,
+    held_back: usize,
     unreadable: &'a [Unreadable],
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct PodJson<'a> {
     namespace: String,
     name: String,
-    /// `placed`, `conditional`, `refused` or `gated`.
+    /// `placed`, `conditional`, `refused` or `heldBack`.
     verdict: &'static str,
     /// Null if it is not placed.
     node: Option<String>,
@@ -56,7 +58,7 @@ struct PodJson<'a> {
     annotations: BTreeMap<String, String>,
     refusals: &'a Refusals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    gates: Vec<String>,
+    scheduling_gates: Vec<String>,
     /// Reasons why the verdict is uncertain, or refusals by something other than the nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     because: Vec<String>,
@@ -98,7 +100,7 @@ pub(super) fn write(plan: &Plan, how: Printing, out: &mut dyn io::Write) -> io::
 /// Notes beside the plan, and the exit code. The exit code says whether every pod that may be
 /// scheduled is placed.
 pub(super) fn verdict(plan: &Plan, how: Printing) -> (Vec<String>, u8) {
-    let done = |pod: &PlannedPod| matches!(pod.outcome, Outcome::Placed(_) | Outcome::Gated(_));
+    let done = |pod: &PlannedPod| matches!(pod.outcome, Outcome::Placed(_) | Outcome::HeldBack(_));
     let lost = plan.unreadable.iter().any(|odd| odd.may_wait);
     let (word, code) = match how.strict {
         true if !plan.unreadable.is_empty() => ("error", BAD_INPUT),
@@ -114,7 +116,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Placed(_) => "placed",
         Outcome::Conditional { .. } => "conditional",
         Outcome::Refused(_) | Outcome::OverQuota(_) => "refused",
-        Outcome::Gated(_) => "gated",
+        Outcome::HeldBack(_) => "heldBack",
     }
 }
 
@@ -135,7 +137,7 @@ fn as_json(plan: &Plan) -> PlanJson<'_> {
         placed: count(plan, "placed"),
         conditional: count(plan, "conditional"),
         refused: count(plan, "refused"),
-        gated: count(plan, "gated"),
+        held_back: count(plan, "heldBack"),
         unreadable: &plan.unreadable,
         pods: pods.map(|pod| pod_json(pod, with_compute)).collect(),
     }
@@ -152,7 +154,7 @@ fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
         devices: Vec::new(),
         annotations: BTreeMap::new(),
         refusals: &NONE,
-        gates: Vec::new(),
+        scheduling_gates: Vec::new(),
         because: Vec::new(),
         candidate: None,
     };
@@ -186,7 +188,7 @@ fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
         }
         Outcome::Refused(refusals) => json.refusals = refusals,
         Outcome::OverQuota(over) => json.because.push(over.to_string()),
-        Outcome::Gated(gates) => json.gates.clone_from(gates),
+        Outcome::HeldBack(gates) => json.scheduling_gates.clone_from(gates),
     }
     json
 }
@@ -215,23 +217,19 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
         let _never_fails = more(planned, with_annotations, &mut text);
     }
     text.push('\n');
-    let sums = ["placed", "conditional", "refused", "gated"].map(|word| (word, count(plan, word)));
-    let told: Vec<String> = sums
-        .into_iter()
-        // What is rare is told where there is any.
-        .filter(|(word, count)| *word != "conditional" || *count > 0)
-        .map(|(word, count)| {
-            format!(
-                "{count} {}",
-                if word == "refused" {
-                    "not placed"
-                } else {
-                    word
-                }
-            )
-        })
-        .collect();
-    let _never_fails = writeln!(text, "{}", told.join(", "));
+    let sums: Vec<String> = [
+        ("placed", "placed"),
+        ("conditional", "conditional"),
+        ("refused", "not placed"),
+        ("heldBack", "held back"),
+    ]
+    .into_iter()
+    .map(|(verdict, shown)| (count(plan, verdict), shown))
+    // A conditional place is rare, and shown where there is one.
+    .filter(|(count, shown)| *shown != "conditional" || *count > 0)
+    .map(|(count, shown)| format!("{count} {shown}"))
+    .collect();
+    let _never_fails = writeln!(text, "{}", sums.join(", "));
     let drawn = plan.pods.iter();
     let drawn = drawn
         .filter(|pod| matches!(&pod.outcome, Outcome::Placed(p) if !p.alternatives.is_empty()));
@@ -276,7 +274,10 @@ fn more(planned: &PlannedPod, with_annotations: bool, text: &mut String) -> std:
             write!(text, "\n{pod} is not placed\n{}", refusals.grouped())
         }
         Outcome::OverQuota(over) => writeln!(text, "\n{pod} is not placed\n  {over}"),
-        Outcome::Gated(gates) => writeln!(text, "\n{pod} is gated by {}", gates.join(", ")),
+        Outcome::HeldBack(gates) => {
+            let gates = gates.join(", ");
+            writeln!(text, "\n{pod} is held back by scheduling gates: {gates}")
+        }
     }
 }
 
@@ -323,6 +324,6 @@ fn rows(planned: &PlannedPod, with_compute: bool) -> Vec<Vec<String>> {
         } => devices(&format!("{}?", place.node), place),
         Outcome::Conditional { .. } => vec![row("?", none(), None)],
         Outcome::Refused(_) | Outcome::OverQuota(_) => vec![row("(none)", none(), None)],
-        Outcome::Gated(_) => vec![row("(gated)", none(), None)],
+        Outcome::HeldBack(_) => vec![row("(held back)", none(), None)],
     }
 }

@@ -63,8 +63,8 @@ pub(super) enum Outcome {
     Refused(Arc<Refusals>),
     /// Its namespace may have no more.
     OverQuota(OverQuota),
-    /// It may not be scheduled before these gates are lifted.
-    Gated(Vec<String>),
+    /// It may not be scheduled before these scheduling gates are lifted.
+    HeldBack(Vec<String>),
 }
 
 /// One waiting pod.
@@ -295,7 +295,7 @@ fn place(
     }
     if !pod.spec.scheduling_gates.is_empty() {
         let gates = pod.spec.scheduling_gates.iter();
-        return Outcome::Gated(gates.map(|gate| gate.name.clone()).collect());
+        return Outcome::HeldBack(gates.map(|gate| gate.name.clone()).collect());
     }
     if let Err(over) = quotas.check(cluster, waiting, None) {
         return Outcome::OverQuota(over);

@@ -116,7 +116,7 @@ default/wanted gets the annotations
   sublet.dev/allocation: [{\"container\":\"main\",\"index\":0,\"memoryMiB\":8138}]
   sublet.dev/assigned: []
 
-1 placed, 0 not placed, 0 gated
+1 placed, 0 not placed, 0 held back
 "
     );
 }
@@ -239,9 +239,9 @@ fn priority_then_age_then_the_order_of_the_files() {
 }
 
 #[test]
-fn gated_pods_are_listed_and_so_are_pods_of_no_gpu_that_name_the_scheduler() {
+fn pods_held_back_are_listed_and_so_are_pods_of_no_gpu_that_name_the_scheduler() {
     let text = NODE.to_owned()
-        + &waiting("gated", "3", "", "  schedulingGates: [{name: queue}]\n")
+        + &waiting("held", "3", "", "  schedulingGates: [{name: queue}]\n")
         + &waiting("none", "0", "", "")
         + &waiting("theirs", "0", "", "").replace("sublet-scheduler", "other")
         + &waiting(
@@ -255,13 +255,13 @@ fn gated_pods_are_listed_and_so_are_pods_of_no_gpu_that_name_the_scheduler() {
     assert_eq!(
         answer.text,
         "\
-NAMESPACE  POD    NODE     CONTAINER  GPU  MEMORY  UUID
-default    gated  (gated)  -          -    -       -
-default    none   n1       -          -    -       -
+NAMESPACE  POD   NODE         CONTAINER  GPU  MEMORY  UUID
+default    held  (held back)  -          -    -       -
+default    none  n1           -          -    -       -
 
-default/gated is gated by queue
+default/held is held back by scheduling gates: queue
 
-1 placed, 0 not placed, 1 gated
+1 placed, 0 not placed, 1 held back
 "
     );
     assert_eq!(

@@ -51,11 +51,12 @@ pub(super) fn measure(
     report.say("## Gangs from end to end, with KWOK");
     report.say(&format!(
         "KWOK plays the nodes, of {} cards each. {pods} pods that ask for half a card are made \
-         first, with the queue's gate on them; the controller starts last, plans the gangs, and lets \
-         their pods go to the stock scheduler, which asks our extender. \"The stock scheduler \
-         alone\": the same pods without gang and gate are there when it starts, with the shipped \
-         configuration but for the `extenders`. Rates are from the first bound pod to the last. CPU \
-         time is for one pod in that time. One round each: a rate may be off by a tenth.",
+         first, with the queue's scheduling gate on them; the controller starts last, plans the \
+         gangs, and lets their pods go to the stock scheduler, which asks our extender. \"The stock \
+         scheduler alone\": the same pods without gang and scheduling gate are there when it \
+         starts, with the shipped configuration but for the `extenders`. Rates are from the first \
+         bound pod to the last. CPU time is for one pod in that time. One round each: a rate may be \
+         off by a tenth.",
         objects::CARDS
     ));
     let mut head = ["nodes", "", "pods/s", "of the stock scheduler's"]
@@ -106,7 +107,7 @@ fn pod(batch: &str, number: usize, size: Option<usize>) -> Value {
         &objects::part(MIB).into(),
     );
     if let Some(size) = size {
-        pod["spec"]["schedulingGates"] = json!([{ "name": keys::QUEUE_GATE }]);
+        pod["spec"]["schedulingGates"] = json!([{ "name": keys::SCHEDULING_GATE }]);
         let notes = &mut pod["metadata"]["annotations"];
         notes[keys::GANG_NAME] = json!(format!("gang-{batch}-{}", number / size));
         notes[keys::GANG_MIN] = json!(size.to_string());
@@ -217,7 +218,7 @@ mod tests {
         let member = pod("b", 9, Some(8));
         assert_eq!(
             member["spec"]["schedulingGates"][0]["name"],
-            keys::QUEUE_GATE
+            keys::SCHEDULING_GATE
         );
         let read: sublet_api::object::Pod = serde_json::from_value(member).unwrap();
         let gang = sublet_api::group::gang_of(&read).unwrap().unwrap();

@@ -295,8 +295,8 @@ fn a_value_forged_before_the_policy_is_overwritten_at_bind(world: &World) -> Res
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")),
     )?;
     eventually(|| creation_with_a_result_is_refused(world))?;
-    let ungate = r#"{"spec":{"schedulingGates":null}}"#;
-    cluster.kubectl(&["patch", "pod", "early", "--type=merge", "-p", ungate])?;
+    let free = r#"{"spec":{"schedulingGates":null}}"#;
+    cluster.kubectl(&["patch", "pod", "early", "--type=merge", "-p", free])?;
     assert_eq!(
         world.until_placed("early")?,
         Placed {

@@ -124,8 +124,8 @@ fn room_on_one_card_is_made_where_only_the_sum_is_free() -> Result<()> {
     world.until_refused("polite").map(drop)
 }
 
-/// A member that has come through without the gate waits for the queue. Its scheduler calls it
-/// unschedulable, as one for which others are evicted.
+/// A member that has come through without the scheduling gate waits for the queue. Its scheduler
+/// calls it unschedulable, as one for which others are evicted.
 #[test]
 fn nobody_is_evicted_for_a_member_that_waits_for_its_group() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {

@@ -16,7 +16,7 @@ use crate::elastic_quota::ElasticQuota;
 use crate::gang_plan::GangPlan;
 use crate::keys;
 use crate::object::Pod;
-use crate::pod::{has_gate, scheduler_for, scheduler_of};
+use crate::pod::{has_scheduling_gate, scheduler_for, scheduler_of};
 use crate::quota_index::QuotaIndex;
 
 /// Scope of the queue: the pods that it manages.
@@ -121,7 +121,7 @@ pub fn group_apis() -> Vec<JobApi> {
 /// Has the pod a part in the queue already?
 #[must_use]
 pub fn is_in_queue(pod: &Pod) -> bool {
-    has_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
+    has_scheduling_gate(pod) || pod.metadata.annotations.contains_key(keys::SLOT)
 }
 
 /// The groups that the queue decides about. `card`: the memory that a whole card counts with.

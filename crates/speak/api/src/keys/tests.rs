@@ -116,7 +116,7 @@ fn the_shipped_policy_lets_the_controller_write_what_it_must() {
     for key in [
         PREEMPTING,
         SLOT,
-        QUEUE_GATE,
+        SCHEDULING_GATE,
         QUOTA_ENTITLEMENT,
         QUOTA_REQUEST,
         PRIVILEGED_SHARE_PODS_LABEL,

@@ -37,7 +37,7 @@ fn job(world: &mut World, parallelism: u32) {
     world.seen.object("batch/v1", "Job", change);
 }
 
-/// A pod of an owner, at its gate.
+/// A pod of an owner that is held back.
 fn member(world: &mut World, name: &str, owner: (&str, &str, &str), labels: &[(&str, &str)]) {
     let (api, kind, of) = owner;
     let mut pod = template();
@@ -50,7 +50,7 @@ fn member(world: &mut World, name: &str, owner: (&str, &str, &str), labels: &[(&
     for (key, value) in labels {
         pod["metadata"]["labels"][key] = (*value).into();
     }
-    pod["spec"]["schedulingGates"] = json!([{"name": keys::QUEUE_GATE}]);
+    pod["spec"]["schedulingGates"] = json!([{"name": keys::SCHEDULING_GATE}]);
     let pod: Pod = serde_json::from_value(pod).unwrap();
     world.seen.pod(Change::Set(pod));
 }

@@ -85,7 +85,7 @@ pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
 }
 
 /// The group with its pods that wait, as a leader sees them.
-pub(super) fn sight_of<'a>(
+pub(super) fn snapshot_of<'a>(
     id: &GroupId,
     group: &'a Group,
     sees: &Objects,

@@ -309,7 +309,7 @@ fn the_place_is_kept_and_shown_as_what_it_is() {
         "\ndefault/first may be placed or not\n  its pod anti-affinity is not looked at\n"
     ));
     assert!(
-        shown.ends_with("\n0 placed, 1 conditional, 1 not placed, 0 gated\n"),
+        shown.ends_with("\n0 placed, 1 conditional, 1 not placed, 0 held back\n"),
         "{shown}"
     );
 }

@@ -10,7 +10,8 @@ use sublet_testbed::deployed;
 
 use super::{Attack, all_refused, patched, refused};
 
-const PODS: &str = "writes to pods only its own annotations and gate, and the nominated node";
+const PODS: &str =
+    "writes to pods only its own annotations and scheduling gate, and the nominated node";
 const WEBHOOKS: &str = "writes to webhook configurations only the bundle of authorities";
 const JOBS: &str = "writes to jobs only whether they are suspended";
 const QUOTAS: &str = "writes to quotas and groups only their status and their share";
@@ -112,7 +113,7 @@ fn pod_changes() -> Vec<Try> {
     let note = metadata("annotations", &json!({ "a": "b" }));
     let stays = metadata("finalizers", &json!(["a.b/c"]));
     let soon = json!({ "spec": { "activeDeadlineSeconds": 1 } });
-    let gate = json!([{ "op": "remove", "path": "/spec/schedulingGates/1" }]);
+    let foreign = json!([{ "op": "remove", "path": "/spec/schedulingGates/1" }]);
     let ip = json!({ "status": { "phase": "Running", "podIP": "10.9.9.9" } });
     vec![
         ("runs its own image as root", PROXY, image),
@@ -120,7 +121,7 @@ fn pod_changes() -> Vec<Try> {
         ("writes what others read", OWN, note),
         ("keeps a pod for ever", OWN, stays),
         ("ends a pod", OWN, soon),
-        ("lets a pod start that somebody holds", OWN, gate),
+        ("lets a pod start that somebody holds", OWN, foreign),
         ("takes a Service's traffic", OWN_STATUS, ip),
     ]
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::audit::requests;
 use sublet_e2e::{World, eventually, yaml};
-use sublet_testbed::{GANG_GATES, deployed};
+use sublet_testbed::{GANG_FEATURE_GATES, deployed};
 
 use super::{events, gang_of, never_two_at_a_time, nodes, record, running, until_running};
 
@@ -77,8 +77,8 @@ fn delete(world: &World, gang: &str) -> Result<()> {
     world.cluster.kubectl(&args).map(drop)
 }
 
-/// The pods of a gang are held at their gates, planned, let go and bound, all of them, by a scheduler
-/// that knows of gangs and by one that does not; of two gangs that do not both fit one waits whole.
+/// The pods of a gang are held back, planned, let go and bound, all of them, by a scheduler that
+/// knows of gangs and by one that does not; of two gangs that do not both fit one waits whole.
 #[test]
 fn a_gang_of_kubernetes_own_starts_whole_whatever_its_scheduler_knows() -> Result<()> {
     let Some(world) = World::start_with_gangs()? else {
@@ -102,7 +102,7 @@ fn a_gang_of_kubernetes_own_starts_whole_whatever_its_scheduler_knows() -> Resul
     assert_eq!(is_scheduled(&world, "plain")?, "unsaid");
     delete(&world, "plain")?;
 
-    world.restart_kube_scheduler(&[GANG_GATES])?;
+    world.restart_kube_scheduler(&[GANG_FEATURE_GATES])?;
     let before = filtered(&world)?;
     world
         .cluster

@@ -125,7 +125,7 @@ fn spec(chance: &mut Rng) -> Value {
     spec
 }
 
-/// A pod at its gate, which the webhook would put there.
+/// A pod that is held back by the scheduling gate, which the webhook would put there.
 fn pod(chance: &mut Rng, name: &str, quota: &str, gang: Option<&str>) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",

@@ -2,9 +2,9 @@
 //! all of them before it is asked about the first.
 //!
 //! Each has a priority of its own: a kube-scheduler that was just started takes those of one priority in
-//! any order. Each leaves its gate when the one before it has its answer: a kube-scheduler looks for a
-//! place for one pod while it binds another, and two that meet may get each other's places. The answers
-//! are compared up to the first pod with a plan that left something open.
+//! any order. Each loses its scheduling gate when the one before it has its answer: a kube-scheduler
+//! looks for a place for one pod while it binds another, and two that meet may get each other's
+//! places. The answers are compared up to the first pod with a plan that left something open.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ const AT_ONCE: usize = 16;
 const CLASS: &str = "promises";
 
 /// Holds each of them until it is its turn.
-const GATE: &str = "example.internal/turn";
+const SCHEDULING_GATE: &str = "example.internal/turn";
 
 impl Cluster<'_> {
     /// Draws nodes, makes pods at once, and clears up.
@@ -65,7 +65,7 @@ impl Cluster<'_> {
         for pod in &pods {
             let mut kept = pod.clone();
             kept["metadata"]["finalizers"] = json!([FINALIZER]);
-            kept["spec"]["schedulingGates"] = json!([{ "name": GATE }]);
+            kept["spec"]["schedulingGates"] = json!([{ "name": SCHEDULING_GATE }]);
             self.send("POST", PODS, &kept).await?;
         }
         let mut changes = Box::pin(watch::<Pods>(&self.client, Some("default")));
