@@ -129,7 +129,7 @@ impl Agent {
         let cards = Cards::new(CardAllocator {
             client: client.clone(),
             pods: pods.clone(),
-            gated: runtime.is_some(),
+            is_named_later: runtime.is_some(),
             injector: injector.clone(),
             site: site.subscribe(),
             given: Arc::clone(&given),

@@ -52,7 +52,7 @@ pub(crate) struct CardAllocator {
     pub(crate) client: Client,
     pub(crate) pods: PodSource,
     /// Does the runtime name the container later?
-    pub(crate) gated: bool,
+    pub(crate) is_named_later: bool,
     pub(crate) injector: CardInjector,
     pub(crate) site: watch::Receiver<Arc<Site>>,
     /// One for all resources of the node.
@@ -71,8 +71,8 @@ impl CardAllocator {
         devices: &DeviceIds,
         lifecycles: &LifecycleManager,
     ) -> Result<ContainerAllocateResponse, Status> {
-        if self.gated {
-            return Ok(nri::gate());
+        if self.is_named_later {
+            return Ok(nri::start_block());
         }
         let count = devices.len() as u64;
         let asked = KubeletAsk { resource, count };
@@ -99,7 +99,7 @@ impl CardAllocator {
         loop {
             let advice = self.advice(resource, containers).await;
             // What was listed just now is newer than what kubelet knows.
-            let may_wait = self.gated && started.elapsed() < NOBODY_PATIENCE;
+            let may_wait = self.is_named_later && started.elapsed() < NOBODY_PATIENCE;
             // Kubelet admits no other pod meanwhile, so pods without cards must not make it wait.
             let is_unknown = |one: &Result<_, AllocateError>| match one {
                 Err(AllocateError::Nobody { others, .. }) => !others.has_strays(),
@@ -131,7 +131,7 @@ impl CardAllocator {
         });
         // Of equal pods the checkpoint says who has been served. It is long, and where the runtime waits
         // for the agent the pods say it themselves soon enough.
-        let checkpoint = match self.gated {
+        let checkpoint = match self.is_named_later {
             true => Some(KubeletCheckpoint::default()),
             false => KubeletCheckpoint::read(&self.checkpoint),
         };

@@ -25,8 +25,8 @@
 //! - `checkpoint`: kubelet's checkpoint, read only. `agent/registrar` learns from it the containers
 //!   that kubelet has served, says so on the pod, and tells `isolate/node/seats` the owner of each
 //!   *seat* (folder, limits and account).
-//! - `nri`: the runtime says which container it is. Allocate gets a gate that keeps the container
-//!   from starting; the answer to the runtime opens it. It has a thread of its own
+//! - `nri`: the runtime says which container it is. Allocate gets a start block, which keeps the
+//!   container from starting; the answer to the runtime takes it away. It has a thread of its own
 //!   (`agent/runtime`): the runtime creates nothing else while it waits. The node's pods come
 //!   from a watch, so that no container waits for the API server. Reasons:
 //!   `docs/decisions/0007-the-runtime-names-the-container.md`.

@@ -5,7 +5,7 @@
 //! watch brings the pod, some tenths of a second before; the runtime waits for a look at them.
 //!
 //! Kubelet's Allocate comes before, and does not name the container. The agent answers it with a
-//! [`gate`]: something with which no container can start, until this module takes it away. So if
+//! [`start_block`]: something with which no container can start, until this module takes it away. So if
 //! the runtime did not ask about a container, because the agent was away or too late, the runtime
 //! refuses that container, and kubelet tries again. The sandbox's annotations decide nothing.
 
@@ -69,16 +69,16 @@ const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_se
 const LONG: Duration = Duration::from_secs(5);
 
 /// Path at which Allocate has a container mount a file. Every runtime refuses to make a file here.
-const GATE: &str = "/proc/sublet-agent-was-not-asked";
+const START_BLOCK: &str = "/proc/sublet-agent-was-not-asked";
 
 /// Kubelet's answer for a container that only the runtime can name: no device, and no way to start
 /// without our answer to the runtime.
-pub(crate) fn gate() -> ContainerAllocateResponse {
+pub(crate) fn start_block() -> ContainerAllocateResponse {
     let visible = (keys::NVIDIA_VISIBLE_DEVICES.to_owned(), "void".to_owned());
     ContainerAllocateResponse {
         envs: [visible].into(),
         mounts: vec![Mount {
-            container_path: GATE.to_owned(),
+            container_path: START_BLOCK.to_owned(),
             host_path: "/dev/null".to_owned(),
             read_only: true,
         }],
@@ -178,10 +178,10 @@ impl RuntimePlugin {
         let Some(pods) = self.pods.known(is_there) else {
             return;
         };
-        let (own, runtime) = (Arc::clone(self), Handle::current());
+        let (own, here) = (Arc::clone(self), Handle::current());
         let (uid, name) = (uid.to_owned(), container.to_owned());
         let prepared =
-            spawn_blocking(move || runtime.block_on(own.hand_over(&pods, &uid, &name, AHEAD)));
+            spawn_blocking(move || here.block_on(own.hand_over(&pods, &uid, &name, AHEAD)));
         if let Ok(Err(status)) = prepared.await {
             debug!(container, why = status.message(), "not prepared");
         }
@@ -252,7 +252,11 @@ impl sublet_nri::NriPlugin for RuntimePlugin {
         container: Container,
     ) -> Result<ContainerAdjustment, String> {
         let name = container.name.as_str();
-        if !container.mounts.iter().any(|one| one.destination == GATE) {
+        if !container
+            .mounts
+            .iter()
+            .any(|one| one.destination == START_BLOCK)
+        {
             // It asks for no GPU, or kubelet still has the answer of an agent that went by size.
             self.created.note(&pod.uid, name);
             return Ok(ContainerAdjustment::default());
@@ -274,13 +278,13 @@ impl sublet_nri::NriPlugin for RuntimePlugin {
     }
 }
 
-/// The answer in the runtime's words. It opens the gate.
+/// The answer in the runtime's words. It takes the start block away.
 fn adjustment(injection: Injection) -> ContainerAdjustment {
     let environment = injection.environment.into_iter();
     let devices = injection.devices.into_iter();
-    let open = sublet_nri::Mount {
+    let unblocked = sublet_nri::Mount {
         // A minus in front: take it away.
-        destination: format!("-{GATE}"),
+        destination: format!("-{START_BLOCK}"),
         ..sublet_nri::Mount::default()
     };
     let mounts = injection.mounts.into_iter().map(|mount| sublet_nri::Mount {
@@ -299,7 +303,7 @@ fn adjustment(injection: Injection) -> ContainerAdjustment {
         env: environment
             .map(|(key, value)| KeyValue { key, value })
             .collect(),
-        mounts: [open].into_iter().chain(mounts).collect(),
+        mounts: [unblocked].into_iter().chain(mounts).collect(),
         cdi_devices: devices.map(|name| CdiDevice { name }).collect(),
     }
 }

@@ -2,9 +2,9 @@
 //! patch, or to a refusal that names the field.
 //!
 //! It only fills in fields that a user could have written: the scheduler's name, slots, the amounts
-//! of a flavor, the queue's scheduling gate, and a variable that carries the allocation. It never changes a
-//! field that the pod sets, except a variable under our own name. A pod for a scheduler that does
-//! not ask Sublet is left alone. Applied twice, the second time changes nothing.
+//! of a flavor, the queue's scheduling gate, and a variable that carries the allocation. It never
+//! changes a field that the pod sets, except a variable under our own name. A pod for a scheduler
+//! that does not ask Sublet is left alone. Applied twice, the second time changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

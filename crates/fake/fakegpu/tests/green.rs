@@ -3,7 +3,7 @@
 
 mod own_process;
 
-use own_process::{Gate, context, event, kernel, memory, spin, with_machine};
+use own_process::{Latch, context, event, kernel, memory, spin, with_machine};
 
 const MIB: usize = 1 << 20;
 
@@ -226,12 +226,12 @@ fn streams_know_their_green_context() {
             201
         );
         // Code of the primary context runs there, and its events are recorded there.
-        let (done, gate) = (event(), Gate::new());
-        gate.hold(stream);
+        let (done, latch) = (event(), Latch::new());
+        latch.hold(stream);
         spin(spinner, stream, 1000);
         ok!(cuEventRecord, done => u64, stream => u64);
         assert_eq!(cu!(cuEventQuery, done => u64), 600);
-        gate.open();
+        latch.open();
         ok!(cuCtxSynchronize);
         ok!(cuEventQuery, done => u64);
         ok!(cuGreenCtxDestroy, green => u64);
@@ -245,7 +245,7 @@ fn events_of_a_whole_context_are_behind_all_of_its_streams() {
     const NAME: &str = "events_of_a_whole_context_are_behind_all_of_its_streams";
     with_machine(NAME, "1x1GiB,context=24MiB", || {
         let primary = context();
-        let [first, second] = [Gate::new(), Gate::new()];
+        let [first, second] = [Latch::new(), Latch::new()];
         let (_, description) = describe(&[whole(0)]);
         let [(_, one), (_, two)] = [0, 1].map(|_| create(description, 0, 1));
         let [short, long, other] = [one, one, two].map(stream_of);

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use own_process::{Gate, Other, context, kernel, memory, role, say, spin, stream};
+use own_process::{Latch, Other, context, kernel, memory, role, say, spin, stream};
 use sublet_driver_api::cuda::memory::{CUmemAllocationProp_v1, CUmemPoolProps_v1};
 use sublet_driver_api::cuda::{
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -310,7 +310,7 @@ fn lend_event() {
     assert_eq!((export(event), export(77)), (1, 400));
     let (code, event) = make(INTERPROCESS);
     assert_eq!((code, export(event)), (0, 0));
-    let (spinner, stream, gate) = (kernel("spin"), stream(), Gate::new());
+    let (spinner, stream, latch) = (kernel("spin"), stream(), Latch::new());
     let mut mine = 0_u64;
     assert_eq!(
         cu!(cuIpcOpenEventHandle, &raw mut mine => *mut u64, handle => Bytes),
@@ -321,13 +321,13 @@ fn lend_event() {
     loop {
         match order.as_str() {
             "record" => {
-                gate.close();
-                gate.hold(stream);
+                latch.close();
+                latch.hold(stream);
                 ok!(cuEventRecord, event => u64, stream => u64);
                 order = say("recorded");
             }
             "go on" => {
-                gate.open();
+                latch.open();
                 order = say("goes on");
             }
             "wait" => {
@@ -357,7 +357,7 @@ fn borrow_event(handle: &str) {
         1,
         "it is not this process's to give away"
     );
-    let (stream, gate) = (stream(), Gate::new());
+    let (stream, latch) = (stream(), Latch::new());
     let mut order = say(&query(event).to_string());
     loop {
         match order.as_str() {
@@ -375,12 +375,12 @@ fn borrow_event(handle: &str) {
                 order = say(&query(event).to_string());
             }
             "record" => {
-                gate.hold(stream);
+                latch.hold(stream);
                 ok!(cuEventRecord, event => u64, stream => u64);
                 order = say(&query(event).to_string());
             }
             "go on" => {
-                gate.open();
+                latch.open();
                 order = say("goes on");
             }
             _ => break,

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use own_process::{Gate, context, elapsed, event, kernel, spin, stream, with_machine};
+use own_process::{Latch, context, elapsed, event, kernel, spin, stream, with_machine};
 
 fn record(event: u64, stream: u64) {
     ok!(cuEventRecord, event => u64, stream => u64);
@@ -23,10 +23,10 @@ fn allocate(size: usize) -> u64 {
 fn durations_are_exact_for_whoever_is_alone() {
     with_machine("durations_are_exact_for_whoever_is_alone", "1x1GiB", || {
         context();
-        let (spinner, stream, gate) = (kernel("spin"), stream(), Gate::new());
+        let (spinner, stream, latch) = (kernel("spin"), stream(), Latch::new());
         let [begin, middle, end] = [event(), event(), event()];
         // All is asked for before any of it begins, so no delay of ours is between kernels.
-        gate.hold(stream);
+        latch.hold(stream);
         record(begin, stream);
         for _ in 0..200 {
             spin(spinner, stream, 20);
@@ -42,7 +42,7 @@ fn durations_are_exact_for_whoever_is_alone() {
             600
         );
         let clock = Instant::now();
-        gate.open();
+        latch.open();
         ok!(cuEventSynchronize, end => u64);
         assert!(clock.elapsed() >= Duration::from_millis(204));
         ok!(cuEventQuery, end => u64);
@@ -110,11 +110,11 @@ fn callbacks_and_words_in_memory_take_their_turn() {
         || {
             context();
             let (spinner, one, two) = (kernel("spin"), stream(), stream());
-            let gate = Gate::new();
-            gate.hold(one);
+            let latch = Latch::new();
+            latch.hold(one);
             ok!(cuLaunchHostFunc, one => u64, call as *const c_void => *const c_void, 5 => usize);
             assert_eq!(CALLS.load(Ordering::SeqCst), 0);
-            gate.open();
+            latch.open();
             ok!(cuStreamSynchronize, one => u64);
             assert_eq!(CALLS.load(Ordering::SeqCst), 5);
             let word = allocate(4);

@@ -100,7 +100,7 @@ impl World {
             allocator: Arc::new(CardAllocator {
                 client: api.client(),
                 pods: source,
-                gated: false,
+                is_named_later: false,
                 injector: CardInjector {
                     isolation: state,
                     cdi: None,

@@ -242,16 +242,16 @@ pub(crate) fn spin(function: u64, stream: u64, mut micros: u64) {
 
 /// A word in memory for which streams wait, so that a test decides when work goes on.
 #[allow(dead_code, reason = "not every test holds anything up")]
-pub(crate) struct Gate(u64);
+pub(crate) struct Latch(u64);
 
 #[allow(dead_code, reason = "not every test holds anything up")]
-impl Gate {
-    pub(crate) fn new() -> Gate {
+impl Latch {
+    pub(crate) fn new() -> Latch {
         let mut word = 0_u64;
         ok!(cuMemAlloc_v2, &raw mut word => *mut u64, 4 => usize);
-        let gate = Gate(word);
-        gate.set(0);
-        gate
+        let latch = Latch(word);
+        latch.set(0);
+        latch
     }
 
     /// Makes later requests to the stream wait.

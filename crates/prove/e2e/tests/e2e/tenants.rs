@@ -378,8 +378,8 @@ fn a_program_that_leaves_its_family_stays_in_its_job() -> Result<()> {
     let workload = machine.built("sublet-workload").display().to_string();
     // A session of its own, and its parent is gone: only the subreaper is left above it.
     let script = format!(
-        "mkfifo gate; (setsid {workload} alloc --until-oom --hold stdin < gate > told &); \
-         exec 3> gate; echo ready; read line"
+        "mkfifo input; (setsid {workload} alloc --until-oom --hold stdin < input > told &); \
+         exec 3> input; echo ready; read line"
     );
     let mut job = machine.run("--memory 256MiB --name job");
     let mut job = Running::start(job.args(["sh", "-c", &script]))?;

@@ -124,13 +124,13 @@ pub(crate) struct RacerArguments {
 const READY: &str = "ready";
 
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Failure> {
-    let (barrier, mut gate) = io::pipe().map_err(Failure::system("pipe"))?;
+    let (barrier, mut start) = io::pipe().map_err(Failure::system("pipe"))?;
     let mut racers = Vec::new();
     for number in 0..arguments.processes as usize {
         racers.push(Racer::start(arguments, number, &barrier)?);
     }
     drop(barrier);
-    let early = open(&mut racers, &mut gate, arguments)?;
+    let early = open(&mut racers, &mut start, arguments)?;
     if arguments.churn > 0 {
         let still = racers.iter().zip(&early);
         let still = still.filter(|(_, early)| early.is_none());
@@ -156,7 +156,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
         report.print(&outcome)?;
         hold.wait()?;
     }
-    drop(gate);
+    drop(start);
     for mut racer in racers {
         racer.child.wait().map_err(Failure::system("wait"))?;
     }
@@ -167,7 +167,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Fail
 /// is not ready, returns the line that it printed instead.
 fn open(
     racers: &mut [Racer],
-    gate: &mut PipeWriter,
+    start: &mut PipeWriter,
     arguments: &Arguments,
 ) -> Result<Vec<Option<String>>, Failure> {
     let mut lines: Vec<Option<String>> = Vec::new();
@@ -180,8 +180,9 @@ fn open(
         .common
         .progress(format_args!("{ready} at the start"));
     // One write of at most 1,024 bytes is atomic.
-    gate.write_all(&vec![b'!'; ready])
-        .map_err(Failure::system("opening the gate"))?;
+    start
+        .write_all(&vec![b'!'; ready])
+        .map_err(Failure::system("letting the racers start"))?;
     Ok(lines)
 }
 
@@ -291,23 +292,23 @@ impl Racer {
 pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Result<(), Failure> {
     let stdin = io::stdin().as_fd().try_clone_to_owned();
     // Without a buffer: one byte too many would be the start of another racer.
-    let mut gate = File::from(stdin.map_err(Failure::system("stdin"))?);
+    let mut start = File::from(stdin.map_err(Failure::system("stdin"))?);
     let driver = Driver::load(&arguments.common)?;
     if arguments.init_only {
-        at_the_gate(&mut gate)?;
+        at_the_start(&mut start)?;
     }
     let begin = Instant::now();
     driver.init()?;
     report.set("initUs", rounded(begin.elapsed().as_secs_f64() * 1e6));
     if arguments.init_only {
-        return hold(&gate, report, Ok(()));
+        return hold(&start, report, Ok(()));
     }
     let context = driver.context(arguments.common.device)?;
     let ends = |path: &&Path| path.ends_with_the_card();
     let path = arguments.path.iter().find(ends).copied();
     let path = path.unwrap_or(Path::Plain);
     let mut allocator = Allocator::new(&context, path, &arguments.common)?;
-    at_the_gate(&mut gate)?;
+    at_the_start(&mut start)?;
     if arguments.churn > 0 {
         let plan = churn::Plan {
             paths: &arguments.path,
@@ -317,7 +318,7 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
         };
         let churned = churn::run(&plan, &context, &arguments.common)?;
         report.set("churned", churned.to_json());
-        // Wait until all have stopped. Another byte of the gate would be the start of a slower
+        // Wait until all have stopped. Another byte of the pipe would be the start of a slower
         // racer. SAFETY: stops this process until its parent continues it.
         unsafe { libc::raise(libc::SIGSTOP) };
     }
@@ -330,17 +331,17 @@ pub(crate) fn run_racer(arguments: &RacerArguments, report: &mut Report) -> Resu
     let got = take(&mut allocator, plan, |_, _| {});
     report.set("path", path.name());
     got.describe(report);
-    hold(&gate, report, got.outcome(true))
+    hold(&start, report, got.outcome(true))
 }
 
 /// Says that this racer is ready, and waits for its byte.
-fn at_the_gate(gate: &mut File) -> Result<(), Failure> {
+fn at_the_start(start: &mut File) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{READY}")
         .and_then(|()| out.flush())
         .map_err(Failure::system("telling the parent"))?;
     drop(out);
-    match gate.read(&mut [0]).map_err(Failure::system("the gate"))? {
+    match start.read(&mut [0]).map_err(Failure::system("the start"))? {
         0 => Err(Failure::Wrong(
             "the parent ended before the start".to_owned(),
         )),
@@ -350,10 +351,10 @@ fn at_the_gate(gate: &mut File) -> Result<(), Failure> {
 
 /// Reports, then keeps everything until the pipe has no writer left. It must not read, because the
 /// bytes in the pipe are the starts of slower racers.
-fn hold(gate: &File, report: &mut Report, outcome: Result<(), Failure>) -> Result<(), Failure> {
+fn hold(start: &File, report: &mut Report, outcome: Result<(), Failure>) -> Result<(), Failure> {
     report.print(&outcome)?;
     let mut poll = libc::pollfd {
-        fd: gate.as_raw_fd(),
+        fd: start.as_raw_fd(),
         events: 0,
         revents: 0,
     };

@@ -1,8 +1,8 @@
 //! KubeDL's jobs (`training.kubedl.io/v1alpha1`).
 //!
 //! Source: `apis/training/v1alpha1` and `pkg/job_controller/api/v1` of v0.5.0. They have no field
-//! that holds them back: their pods are held by our scheduling gate. Roles come in stages, one when that before
-//! it runs (`setDefaultDAG`), and the master of AI jobs is in no gang.
+//! that holds them back: their pods are held by our scheduling gate. Roles come in stages, one when
+//! that before it runs (`setDefaultDAG`), and the master of AI jobs is in no gang.
 
 use super::kubeflow::{policy_of, roles_of};
 use super::{JobApi, JobKind, JobMember, JobShape, made_by, numbered};
