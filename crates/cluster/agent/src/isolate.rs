@@ -83,7 +83,7 @@ pub(crate) struct Wanted {
     /// The host's folder for what containers mount.
     pub(crate) state_dir: PathBuf,
     /// The host's folder for the arbiter's own sockets.
-    pub(crate) runtime_dir: PathBuf,
+    pub(crate) run_folder: PathBuf,
     /// May people submit jobs of this machine, unknown to the cluster?
     pub(crate) local_jobs: bool,
     /// Rule by which containers on one card share its time.

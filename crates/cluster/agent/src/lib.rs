@@ -231,7 +231,7 @@ impl IdentityWish {
     }
 }
 
-/// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for a runtime of one
+/// Runs until SIGTERM or Ctrl-C, then takes its sockets away. Meant for an executor of one
 /// thread: the work is a few calls a minute. `time`: how containers on one card share its time.
 /// `carried` are the libraries inside this program, if it has any.
 ///
@@ -329,7 +329,7 @@ fn supervisor(
         library_dir: args.library_dir.clone(),
         carried,
         state_dir: args.state_dir.clone(),
-        runtime_dir: args.runtime_dir.clone(),
+        run_folder: args.runtime_dir.clone(),
         local_jobs: args.allow_local_jobs,
         time,
     };

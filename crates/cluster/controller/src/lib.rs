@@ -206,13 +206,13 @@ fn validity(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// No usable configuration, or an address that cannot be listened on.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let executor = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    let ended = runtime.block_on(serve(args));
+    let ended = executor.block_on(serve(args));
     // A look-up of a name can take seconds, and nobody waits for it any more.
-    runtime.shutdown_background();
+    executor.shutdown_background();
     ended
 }
 

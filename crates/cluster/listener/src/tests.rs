@@ -459,11 +459,11 @@ proptest! {
     /// all, and at the end nothing is held.
     #[test]
     fn the_books_are_right(steps in prop::collection::vec((0..8_u8, 0..6_usize, 0..40_usize), 1..120)) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        let executor = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .unwrap();
-        runtime.block_on(async {
+        executor.block_on(async {
             let grace = Duration::ZERO;
             let limits = Limits { connections: 5, held: 60, grace, ..SHORT };
             let lines = Lines::new(limits, Refused::default());

@@ -145,14 +145,14 @@ pub struct Args {
 /// # Errors
 /// No usable configuration, or an address that cannot be listened on.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let mut executor = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads {
-        runtime.worker_threads(threads.get());
+        executor.worker_threads(threads.get());
     }
-    let runtime = runtime.enable_all().build();
-    let runtime = runtime.context("cannot start threads")?;
-    let ended = runtime.block_on(lifetime::serve(args));
+    let executor = executor.enable_all().build();
+    let executor = executor.context("cannot start threads")?;
+    let ended = executor.block_on(lifetime::serve(args));
     // A look-up of a name can take seconds, and nobody waits for it any more.
-    runtime.shutdown_background();
+    executor.shutdown_background();
     ended
 }

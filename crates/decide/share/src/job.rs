@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sublet_model::{Class, Count, MiB, Milli, Part, Role};
 
 /// A job's number on this machine. It is also the tenant's number on the shared pages, and
-/// is never used twice in the life of a runtime folder.
+/// is never used twice in the life of a run folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 

@@ -102,9 +102,9 @@ impl Machine {
         }
     }
 
-    /// The machine below a runtime folder.
-    pub(crate) fn below(runtime: &Path, fake: Option<FakeGpu>) -> Machine {
-        let folder = Folder::within(runtime, &machine_name(fake.as_ref()));
+    /// The machine below a run folder.
+    pub(crate) fn below(run_folder: &Path, fake: Option<FakeGpu>) -> Machine {
+        let folder = Folder::within(run_folder, &machine_name(fake.as_ref()));
         Machine {
             folder,
             fake,
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     /// Folder of all of this user's machines.
-    pub(crate) fn runtime(&self) -> &Path {
+    pub(crate) fn run_folder(&self) -> &Path {
         let folder = self.folder.path();
         folder.parent().unwrap_or(folder)
     }

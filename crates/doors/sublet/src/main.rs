@@ -1,11 +1,11 @@
 //! The one executable: every role of Sublet, and its kubectl plugins by other names.
 //!
 //! Called `kubectl-sublet` it is `sublet`; called `kubectl-inspect-gpushare` it is
-//! `sublet inspect`. It parses arguments, starts a runtime that suits the role, and prints
+//! `sublet inspect`. It parses arguments, starts an executor that suits the role, and prints
 //! errors; it decides nothing.
 //!
 //! # Modules
-//! `main` parses arguments and starts a runtime that suits the command. The name it is called by
+//! `main` parses arguments and starts an executor that suits the command. The name it is called by
 //! can stand for a subcommand (`kubectl-inspect-gpushare`). `carried` holds the libraries inside
 //! a release.
 
@@ -178,7 +178,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Uninstall(args) => on_one_thread(install::uninstall(&args))?.print(),
         Command::Scheduler(args) => {
             sublet_telemetry::start_logging()?;
-            // It makes its own runtime: how many threads is one of its arguments.
+            // It makes its own executor: how many threads is one of its arguments.
             sublet_scheduler::run(args)?;
             Ok(DONE)
         }
@@ -203,13 +203,13 @@ fn perform(command: Command) -> anyhow::Result<u8> {
 }
 
 fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
-    let ended = runtime.block_on(work);
+        .context("cannot start the executor")?;
+    let ended = executor.block_on(work);
     // A call that still waits for a driver or for a name holds up nobody's end.
-    runtime.shutdown_background();
+    executor.shutdown_background();
     ended
 }
 

@@ -1,11 +1,11 @@
-//! NVIDIA's own CUDA runtime on the fake driver. The runtime is proprietary and not part of
+//! NVIDIA's own CUDA runtime on the fake driver. It is proprietary and not part of
 //! this repository: `SUBLET_TEST_LIBCUDART` names a `libcudart.so` of the package
 //! `nvidia-cuda-runtime`; without it there is nothing to run.
 //!
-//! Before it does anything, the runtime makes sure that the driver is NVIDIA's own
+//! Before it does anything, libcudart makes sure that the driver is NVIDIA's own
 //! (`cuGetExportTable`, see `sublet_fakegpu`'s `export_table`). The fake does not answer that. So
 //! the test covers everything up to there: the driver is found under its name, all look-ups are
-//! answered, and the devices are described. Should a runtime not ask, or the fake answer one day,
+//! answered, and the devices are described. Should a version not ask, or the fake answer one day,
 //! the rest of the test runs by itself.
 #![expect(unsafe_code, reason = "calls C libraries")]
 
@@ -14,9 +14,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const RUNTIME: &str = "SUBLET_TEST_LIBCUDART";
+const LIBCUDART: &str = "SUBLET_TEST_LIBCUDART";
 const INSIDE: &str = "SUBLET_TEST_INSIDE";
-/// The longest that the process with the runtime may take.
+/// The longest that the process with libcudart may take.
 const LIMIT_S: u32 = 120;
 /// `cudaErrorNotSupported`.
 const NOT_SUPPORTED: i32 = 801;
@@ -114,14 +114,14 @@ fn every_declared_function_is_exported_and_callable() {
 }
 
 #[test]
-fn the_runtime_finds_the_driver_and_its_devices() {
-    const NAME: &str = "the_runtime_finds_the_driver_and_its_devices";
-    let Some(runtime) = std::env::var_os(RUNTIME) else {
-        println!("skipped: {RUNTIME} does not name a libcudart.so");
+fn libcudart_finds_the_driver_and_its_devices() {
+    const NAME: &str = "libcudart_finds_the_driver_and_its_devices";
+    let Some(libcudart) = std::env::var_os(LIBCUDART) else {
+        println!("skipped: {LIBCUDART} does not name a libcudart.so");
         return;
     };
     if std::env::var_os(INSIDE).is_some() {
-        return use_runtime(&Loaded::open(Path::new(&runtime)));
+        return use_libcudart(&Loaded::open(Path::new(&libcudart)));
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(library(), folder.path().join("libcuda.so.1")).unwrap();
@@ -167,44 +167,44 @@ fn the_runtime_finds_the_driver_and_its_devices() {
     println!("{said}");
 }
 
-fn use_runtime(runtime: &Loaded) {
+fn use_libcudart(libcudart: &Loaded) {
     let mut count = -1;
-    let code = call!(runtime, "cudaGetDeviceCount", &raw mut count => *mut i32);
+    let code = call!(libcudart, "cudaGetDeviceCount", &raw mut count => *mut i32);
     if code == NOT_SUPPORTED {
-        println!("stopped: the runtime makes sure that the driver is NVIDIA's own, and it is not");
+        println!("stopped: libcudart makes sure that the driver is NVIDIA's own, and it is not");
         return;
     }
     assert_eq!((code, count), (0, 2));
     let mut memory = std::ptr::null_mut::<c_void>();
     assert_eq!(
-        call!(runtime, "cudaMalloc", &raw mut memory => *mut *mut c_void, 4096 => usize),
+        call!(libcudart, "cudaMalloc", &raw mut memory => *mut *mut c_void, 4096 => usize),
         0
     );
     let out: Vec<u8> = (0..4096_u32).map(|byte| byte as u8).collect();
     let mut back = vec![0_u8; 4096];
     assert_eq!(
-        call!(runtime, "cudaMemcpy", memory => *mut c_void, out.as_ptr() => *const u8, 4096 => usize, 1 => u32),
+        call!(libcudart, "cudaMemcpy", memory => *mut c_void, out.as_ptr() => *const u8, 4096 => usize, 1 => u32),
         0
     );
     assert_eq!(
-        call!(runtime, "cudaMemcpy", back.as_mut_ptr() => *mut u8, memory => *mut c_void, 4096 => usize, 2 => u32),
+        call!(libcudart, "cudaMemcpy", back.as_mut_ptr() => *mut u8, memory => *mut c_void, 4096 => usize, 2 => u32),
         0
     );
     assert_eq!(out, back);
     let (mut free, mut total) = (0_usize, 0_usize);
     assert_eq!(
-        call!(runtime, "cudaMemGetInfo", &raw mut free => *mut usize, &raw mut total => *mut usize),
+        call!(libcudart, "cudaMemGetInfo", &raw mut free => *mut usize, &raw mut total => *mut usize),
         0
     );
     assert_eq!((total, total - free), (16 << 30, 482 << 20));
     let mut stream = std::ptr::null_mut::<c_void>();
     assert_eq!(
-        call!(runtime, "cudaStreamCreate", &raw mut stream => *mut *mut c_void),
+        call!(libcudart, "cudaStreamCreate", &raw mut stream => *mut *mut c_void),
         0
     );
     assert_eq!(
-        call!(runtime, "cudaStreamSynchronize", stream => *mut c_void),
+        call!(libcudart, "cudaStreamSynchronize", stream => *mut c_void),
         0
     );
-    assert_eq!(call!(runtime, "cudaFree", memory => *mut c_void), 0);
+    assert_eq!(call!(libcudart, "cudaFree", memory => *mut c_void), 0);
 }

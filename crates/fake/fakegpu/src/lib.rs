@@ -12,7 +12,7 @@
 //! `driver` is what a driver keeps in a process. `cuda` and `nvml` translate calls. `driver` and
 //! `cuda` have the same folders: context, device, graph, memory, module, sharing, stream.
 //! `cuda/features` lists what is there and what is refused; the guide's table
-//! (`docs/guide/fake-driver.md`) is made from it. It runs no GPU code. NVIDIA's runtime library
+//! (`docs/guide/fake-driver.md`) is made from it. It runs no GPU code. The CUDA runtime
 //! goes as far as its check that the driver is NVIDIA's own, which the fake does not pass.
 #![expect(
     unsafe_code,

@@ -217,7 +217,7 @@ pub enum Reply {
         version: String,
         /// The arbiter's process.
         pid: u32,
-        /// The arbiter's incarnation: it rises by one at each start in one runtime folder.
+        /// The arbiter's incarnation: it rises by one at each start in one run folder.
         epoch: u64,
     },
     /// The arbiter ends now.

@@ -66,8 +66,8 @@ use crate::gpu::{GpuView, Sampler, uuid_bytes};
 use crate::host_lock::{HostLock, is_root};
 use crate::job_record::JobRecords;
 use crate::lock::Lock;
+use crate::machine_folder::{Audience, Folder};
 use crate::poller::Key;
-use crate::runtime::{Audience, Folder};
 use crate::socket;
 
 pub use self::containers::{ContainerCard, ContainerJob, Handle, HandleError};

@@ -26,7 +26,7 @@ use tracing::{info, warn};
 
 pub use self::probe::measure;
 use crate::driver::DriverError;
-use crate::runtime::Folder;
+use crate::machine_folder::Folder;
 
 /// Longest time of a measurement. The arbiter does not wait for a slower driver.
 const PATIENCE: Duration = Duration::from_secs(10);

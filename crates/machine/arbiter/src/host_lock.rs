@@ -18,8 +18,8 @@ use tracing::warn;
 
 use crate::error::{ArbiterError, at};
 use crate::lock::lock_file;
+use crate::machine_folder::{SHARED, check_unwritable};
 use crate::peer;
-use crate::runtime::{SHARED, check_unwritable};
 use crate::stamp::ProcessStamp;
 
 /// The most that is read of a record, which has a hundred bytes.

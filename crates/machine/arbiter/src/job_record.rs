@@ -19,7 +19,7 @@ use tracing::warn;
 
 use crate::admin::{Mode, Submit};
 use crate::error::ArbiterError;
-use crate::runtime::{Folder, check_private};
+use crate::machine_folder::{Folder, check_private};
 use crate::stamp::ProcessStamp;
 
 /// The form of a record. It rises when an older arbiter would read a newer record wrongly; one

@@ -9,9 +9,9 @@
 //! No message of a tenant may end or stall it: sockets never block, queues are bounded, and a
 //! client that misbehaves loses its own connection.
 //!
-//! Suggested reading order: [`admin`], `runtime`, `lock`, `peer`, `closers`, `stamp`, `host_lock`,
-//! `job_record`, `pages`, `job_pages`, `gpu`,
-//! [`gauge`], `mps_control`, `arbiter`, `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
+//! Suggested reading order: [`admin`], `machine_folder`, `lock`, `peer`, `closers`, `stamp`,
+//! `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`, [`gauge`], `mps_control`, `arbiter`,
+//! `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
 //!
 //! # Modules
 //! - `arbiter`: one thread around `sublet-share` that waits for sockets, pidfds and a clock.
@@ -54,11 +54,11 @@ mod job_pages;
 mod job_record;
 pub mod libraries;
 mod lock;
+mod machine_folder;
 mod mps_control;
 mod pages;
 mod peer;
 mod poller;
-mod runtime;
 mod socket;
 mod stamp;
 mod standalone;
@@ -73,8 +73,8 @@ pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use host_lock::HostPlace;
+pub use machine_folder::{Audience, Folder, REAL_MACHINE};
 pub use mps_control::MPS_CONTROL;
 pub use peer::{Image, Stat};
-pub use runtime::{Audience, Folder, REAL_MACHINE};
 pub use standalone::{Standalone, run};
 pub use visible_cards::visible_cards;

@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ArbiterError, at};
-use crate::runtime::Folder;
+use crate::machine_folder::Folder;
 
 /// The most that is read of the file: it is ours, and a few hundred bytes.
 const RECORD_MAX: u64 = 1 << 20;
@@ -131,7 +131,9 @@ mod tests {
     fn folder() -> (tempfile::TempDir, Folder) {
         let base = tempfile::tempdir().unwrap();
         let folder = Folder::within(base.path(), "gpu");
-        folder.create(crate::runtime::Audience::Owner).unwrap();
+        folder
+            .create(crate::machine_folder::Audience::Owner)
+            .unwrap();
         (base, folder)
     }
 

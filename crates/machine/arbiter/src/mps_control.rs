@@ -21,8 +21,8 @@ use rustix::process::Signal;
 use sublet_share::Pid;
 
 use crate::error::{ArbiterError, at};
+use crate::machine_folder::Folder;
 use crate::peer;
-use crate::runtime::Folder;
 
 /// The program's usual name; the driver brings it.
 pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";

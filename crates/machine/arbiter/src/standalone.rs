@@ -15,7 +15,7 @@ use crate::error::{ArbiterError, at};
 use crate::gauge::Gauge;
 use crate::gpu::{NVML_LIBRARY, NvmlView};
 use crate::host_lock::HostPlace;
-use crate::runtime::{Folder, REAL_MACHINE};
+use crate::machine_folder::{Folder, REAL_MACHINE};
 
 /// Settings of an arbiter of its own.
 #[derive(Debug, Clone)]

@@ -136,13 +136,13 @@ fn equal_pods(node: &GpuNode, rounds: usize, report: &mut Report) -> Result<()> 
          from the first creation until all of their containers are ready, {rounds} rounds in turns: \
          the median, and the least and the most."
     ));
-    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    let executor = tokio::runtime::Runtime::new().context("start threads")?;
     let mut found: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     for round in 0..rounds {
         for (way, rates) in WAYS.into_iter().zip(&mut found) {
             eprintln!("bench: round {}, {}", round + 1, way.label());
             prepare(node, way)?;
-            let seconds = runtime.block_on(start_all(node, way))?;
+            let seconds = executor.block_on(start_all(node, way))?;
             rates.push(PODS as f64 / seconds);
         }
     }
@@ -191,8 +191,8 @@ fn three_kinds(node: &GpuNode, quick: bool, report: &mut Report) -> Result<()> {
         let used = cluster.cpu_seconds(AGENT)? - before;
         Ok(used / begun.elapsed().as_secs_f64())
     };
-    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
-    let pods = runtime.block_on(started(node, Way::Checkpoint))?;
+    let executor = tokio::runtime::Runtime::new().context("start threads")?;
+    let pods = executor.block_on(started(node, Way::Checkpoint))?;
     let with_pods = cpu_of(&|| {
         std::thread::sleep(Duration::from_secs(idle));
         Ok(())
@@ -200,10 +200,10 @@ fn three_kinds(node: &GpuNode, quick: bool, report: &mut Report) -> Result<()> {
     let memory =
         || Ok::<_, anyhow::Error>((cluster.rss_mib(AGENT)?, cluster.anonymous_mib(AGENT)?));
     let (resident, own) = memory()?;
-    runtime.block_on(delete_all(&pods))?;
+    executor.block_on(delete_all(&pods))?;
     let starting = cpu_of(&|| {
-        let pods = runtime.block_on(started(node, Way::Checkpoint))?;
-        runtime.block_on(delete_all(&pods))
+        let pods = executor.block_on(started(node, Way::Checkpoint))?;
+        executor.block_on(delete_all(&pods))
     })?;
     let (resident_after, own_after) = memory()?;
     report.say("## Three kinds of device");

@@ -306,7 +306,7 @@ impl Beat {
             done: Arc::default(),
         };
         let (stop, done, client) = (beat.stop.clone(), beat.done.clone(), world.client.clone());
-        world.runtime.spawn(async move {
+        world.executor.spawn(async move {
             let pause = Duration::from_micros(1_000_000 / EVENTS_PER_SECOND);
             let mut ticks = tokio::time::interval(pause);
             let mut number = 0;

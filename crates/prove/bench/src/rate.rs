@@ -229,7 +229,7 @@ fn round(
         let world = &*world;
         let watch = scope.spawn(move || {
             let cpu = || cpu(world, way.process());
-            world.runtime.block_on(follow(world, pods, watching, &cpu))
+            world.executor.block_on(follow(world, pods, watching, &cpu))
         });
         // An error means that the watch failed. Its thread reports that below.
         if ready.recv().is_ok() {

@@ -98,7 +98,7 @@ fn bare_list(world: &World) -> Result<(f64, usize)> {
         let mut from = String::new();
         loop {
             let page = world
-                .runtime
+                .executor
                 .block_on(page(&world.client, path, PAGE, &from))?;
             bytes += page.bytes;
             from = page.next;

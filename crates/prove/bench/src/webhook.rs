@@ -297,7 +297,7 @@ fn start(world: &World, repository: &Path) -> Result<[Caller; 3]> {
 
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "sublet-system");
     let secret = world
-        .runtime
+        .executor
         .block_on(secrets.get("sublet-webhook-certificates"))?;
     let stored = secret.data.unwrap_or_default();
     let stored = stored.get("certificates.json").context("no certificates")?;

@@ -36,7 +36,7 @@ pub(crate) const NODES: &str = "/api/v1/nodes";
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) client: Client,
-    pub(crate) runtime: Runtime,
+    pub(crate) executor: Runtime,
     pub(crate) progress: Progress,
     pub(crate) sublet: PathBuf,
 }
@@ -44,7 +44,7 @@ pub(crate) struct World {
 impl World {
     /// Starts a control plane; with `kwok`, KWOK can play nodes.
     pub(crate) fn start(binaries: &Binaries, sublet: &Path, kwok: bool) -> Result<World> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
+        let executor = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()?;
@@ -56,11 +56,11 @@ impl World {
         let workers = "--delete-collection-workers=16".to_owned();
         options.flags.push((APISERVER, workers));
         let cluster = Cluster::start(options)?;
-        let client = runtime.block_on(connect(Some(&cluster.kubeconfig("admin")?)))?;
+        let client = executor.block_on(connect(Some(&cluster.kubeconfig("admin")?)))?;
         Ok(World {
             cluster,
             client,
-            runtime,
+            executor,
             progress: Progress::new(),
             sublet: sublet.to_owned(),
         })
@@ -76,7 +76,7 @@ impl World {
         let (count, client) = (objects.len(), &self.client);
         self.progress.restart();
         let progress = &mut self.progress;
-        self.runtime.block_on(async {
+        self.executor.block_on(async {
             let mut posts = futures::stream::iter(objects)
                 .map(|object| async { post(client, path, &object?).await })
                 .buffer_unordered(AT_ONCE);
@@ -100,7 +100,7 @@ impl World {
         let deadline = Instant::now() + Duration::from_secs(600);
         self.progress.restart();
         loop {
-            let listed = self.runtime.block_on(list::<Nodes>(&self.client, None))?;
+            let listed = self.executor.block_on(list::<Nodes>(&self.client, None))?;
             let hard = |node: &&sublet_api::object::Node| !node.spec.taints.is_empty();
             let tainted = listed.iter().filter(hard).count();
             if listed.len() == nodes && tainted == 0 {
@@ -122,9 +122,9 @@ impl World {
         loop {
             let delete = format!("{PODS}?gracePeriodSeconds=0");
             let request = http::Request::delete(delete).body(Vec::new())?;
-            self.runtime.block_on(self.client.request_text(request))?;
+            self.executor.block_on(self.client.request_text(request))?;
             if self
-                .runtime
+                .executor
                 .block_on(page(&self.client, PODS, 1, ""))?
                 .objects
                 == 0

@@ -1,7 +1,7 @@
-/* A program that was compiled with nvcc, as far as memory goes: it has its own runtime, from the
+/* A program that was compiled with nvcc, as far as memory goes: it has its own libcudart, from the
  * package that people install, and takes memory until there is no more. One JSON line.
  *
- * Linked with a static runtime it is compiled with -DLINKED; else it opens the file it is given. */
+ * Linked with a static libcudart it is compiled with -DLINKED; else it opens the file it is given. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -20,13 +20,13 @@ int main(int argc, char **argv) {
   (void)argc, (void)argv;
 #else
   if (argc != 2) return 2;
-  void *runtime = dlopen(argv[1], RTLD_NOW);
-  if (!runtime) {
+  void *libcudart = dlopen(argv[1], RTLD_NOW);
+  if (!libcudart) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
-  *(void **)&cudaMalloc = dlsym(runtime, "cudaMalloc");
-  *(void **)&cudaMemGetInfo = dlsym(runtime, "cudaMemGetInfo");
+  *(void **)&cudaMalloc = dlsym(libcudart, "cudaMalloc");
+  *(void **)&cudaMemGetInfo = dlsym(libcudart, "cudaMemGetInfo");
 #endif
   size_t free_bytes = 0, total = 0, bytes = 0, size = 2 << 20;
   int info = cudaMemGetInfo(&free_bytes, &total), result = info;

@@ -38,7 +38,7 @@ pid_t getppid(void) {
   return next();
 }
 
-/* As OpenMP runtimes do it: the next one if there is one, and there is one less each time. */
+/* As OpenMP libraries do it: the next one if there is one, and there is one less each time. */
 int ompt_start_tool(unsigned depth) {
   function next = (function)dlsym(RTLD_NEXT, "ompt_start_tool");
   if (next == ompt_start_tool) return -1;

@@ -84,7 +84,7 @@ impl GpuNode {
 
     /// The folder of the arbiter's own sockets.
     #[must_use]
-    pub fn runtime_dir(&self) -> PathBuf {
+    pub fn run_folder(&self) -> PathBuf {
         self.node.dir().join("run")
     }
 

@@ -43,10 +43,10 @@ impl PodStream {
         let thread = std::thread::Builder::new()
             .name("pods".to_owned())
             .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
+                let executor = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()?;
-                runtime.block_on(async {
+                executor.block_on(async {
                     let client = connect(Some(&path)).await?;
                     make(client, every, &spec, &flag).await
                 })

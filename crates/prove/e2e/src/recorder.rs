@@ -79,10 +79,10 @@ impl Recorder {
         let thread = std::thread::Builder::new()
             .name("recorder".to_owned())
             .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
+                let executor = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()?;
-                runtime.block_on(record(&path, &flag, &shared))
+                executor.block_on(record(&path, &flag, &shared))
             })?;
         Ok(Recorder {
             stop,

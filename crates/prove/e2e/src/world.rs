@@ -409,10 +409,10 @@ impl World {
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let annotations: BTreeMap<String, String> = annotations.iter().map(own).collect();
         let kubeconfig = deployed::agent_kubeconfig(&self.cluster, node)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        let executor = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async {
+        executor.block_on(async {
             let client = connect(Some(&kubeconfig)).await?;
             let write = Write::pod_annotations(&key, &uid, &annotations);
             Ok(perform(&client, &write, "sublet-agent", Duration::from_secs(30)).await?)

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The folder of everything that the product makes at run time.
-const RUNTIME: &str = "SUBLET_RUNTIME_DIR";
+const RUN_FOLDER: &str = "SUBLET_RUNTIME_DIR";
 
 /// The executable, and the files that must lie beside it.
 const FILES: [&str; 5] = [
@@ -106,7 +106,7 @@ impl Machine {
             command.env_remove(name);
         }
         command
-            .env(RUNTIME, self.runtime())
+            .env(RUN_FOLDER, self.run_folder())
             .env("SUBLET_FAKE_ROOT", self.path())
             .current_dir(self.path());
         command
@@ -117,11 +117,11 @@ impl Machine {
     /// # Errors
     /// There was no job.
     pub fn folder(&self) -> Result<PathBuf> {
-        let runtime = self.runtime();
-        let entries = fs::read_dir(&runtime).context("no job has been there")?;
+        let run_folder = self.run_folder();
+        let entries = fs::read_dir(&run_folder).context("no job has been there")?;
         let mut folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let found = folders.find(|folder| folder.join(LOCK).exists());
-        found.with_context(|| format!("no arbiter has been in {}", runtime.display()))
+        found.with_context(|| format!("no arbiter has been in {}", run_folder.display()))
     }
 
     /// The arbiter's process.
@@ -135,7 +135,7 @@ impl Machine {
         pid.and_then(Pid::from_raw).context("no process number")
     }
 
-    fn runtime(&self) -> PathBuf {
+    fn run_folder(&self) -> PathBuf {
         self.path().join("run")
     }
 }
@@ -145,7 +145,7 @@ const LOCK: &str = "arbiter.lock";
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let mark = format!("{RUNTIME}={}", self.runtime().display());
+        let mark = format!("{RUN_FOLDER}={}", self.run_folder().display());
         let mut pids: Vec<Pid> = self.arbiter().into_iter().collect();
         pids.retain(|pid| name_of(*pid) == "sublet");
         // A process that is killed may just have started another, so look again.

@@ -50,12 +50,12 @@ fn on_its_own_thread(
     answering: impl Future<Output = Infallible> + Send + 'static,
 ) -> anyhow::Result<oneshot::Sender<Infallible>> {
     let (answers, ended) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start a runtime")?;
+        .context("cannot start an executor")?;
     let body = move || {
-        runtime.block_on(async {
+        executor.block_on(async {
             tokio::select! {
                 never = answering => match never {},
                 _dropped = ended => {}

@@ -40,7 +40,7 @@ pub(super) fn gauge(program: &Path, fake: Option<&FakeKit>) -> Gauge {
 /// A fake machine: its arbiter's folder, the view of its cards, and what containers mount of it.
 pub(super) type Simulated = (Folder, Box<dyn GpuView>, Option<FakeKit>);
 
-/// A machine with the cards of an inventory file. It is in the runtime folder, which is memory,
+/// A machine with the cards of an inventory file. It is in the run folder, which is memory,
 /// and which containers can mount; `/dev/shm` of a pod is the pod's own.
 pub(super) fn simulated(
     wanted: &Wanted,
@@ -52,7 +52,7 @@ pub(super) fn simulated(
     }
     let (driver, _nvml) = store.fake_driver()?;
     let spec = Spec::from_inventory(inventory)?;
-    let machines = wanted.runtime_dir.join("machines");
+    let machines = wanted.run_folder.join("machines");
     make_private(&machines)?;
     let machine = FakeMachine::open_or_create_in(&machines, &spec)?;
     // Containers' processes have any user, and are to it what they are to a card's device
@@ -64,6 +64,6 @@ pub(super) fn simulated(
         driver: driver.parent().unwrap_or(Path::new("/")).to_owned(),
         machine: folder,
     };
-    let place = Folder::within(&wanted.runtime_dir, &format!("fake-{}", spec.digest()));
+    let place = Folder::within(&wanted.run_folder, &format!("fake-{}", spec.digest()));
     Ok((place, Box::new(FakeView(machine)), Some(kit)))
 }

@@ -93,7 +93,7 @@ impl Isolation {
             Cards::Real(nvml) => {
                 let view: Box<dyn GpuView> =
                     Box::new(NvmlView::open(nvml).map_err(sublet_arbiter::ArbiterError::from)?);
-                let folder = Folder::within(&wanted.runtime_dir, REAL_MACHINE);
+                let folder = Folder::within(&wanted.run_folder, REAL_MACHINE);
                 (folder, view, None)
             }
             Cards::Simulated(inventory) => simulated(wanted, &store, inventory)?,

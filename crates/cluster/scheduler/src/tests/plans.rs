@@ -407,8 +407,8 @@ proptest! {
         events in proptest::collection::vec(any_event(), 1..25),
     ) {
         // Clients are made in one.
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let _inside = runtime.enter();
+        let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = executor.enter();
         let world = World::of_queue();
         let mut told = Told::default();
         for event in events {

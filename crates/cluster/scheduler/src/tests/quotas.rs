@@ -169,8 +169,8 @@ proptest! {
         limit in 0..3_000_u64,
         cores in 0..120_u64,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        executor.block_on(async {
             let hard = json!({ "limits.nvidia.com/gpumem": limit.to_string(), "limits.nvidia.com/gpucores": cores.to_string() });
             let world = world(3, &hard);
             let picture = |(count, memory, cores): &(u64, u64, u64)| format!("{count}x{memory}@{cores}");

@@ -261,7 +261,7 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
     let mut command = Command::new(executable()?);
     command.args(arguments(machine));
     command
-        .env("SUBLET_RUNTIME_DIR", machine.runtime())
+        .env("SUBLET_RUNTIME_DIR", machine.run_folder())
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -368,8 +368,8 @@ mod tests {
     #[test]
     fn one_command_at_a_time_starts_an_arbiter() {
         let base = tempfile::tempdir().unwrap();
-        let runtime = base.path().join("run");
-        let machine = Machine::below(&runtime, None);
+        let run_folder = base.path().join("run");
+        let machine = Machine::below(&run_folder, None);
         let held = lock(&machine, FlockOperation::LockExclusive).ok().unwrap();
         let second = lock(&machine, FlockOperation::NonBlockingLockExclusive);
         assert!(second.err().unwrap().is_busy);
@@ -380,8 +380,8 @@ mod tests {
     #[test]
     fn an_arbiter_that_ended_is_reported_with_its_last_words() {
         let base = tempfile::tempdir().unwrap();
-        let runtime = base.path().join("run");
-        let machine = Machine::below(&runtime, None);
+        let run_folder = base.path().join("run");
+        let machine = Machine::below(&run_folder, None);
         let lock = lock(&machine, FlockOperation::LockExclusive).ok().unwrap();
         std::fs::write(machine.folder.log_file(), "before\nerror: no driver\n").unwrap();
         let began = Instant::now();

@@ -1,5 +1,5 @@
 //! Our libraries as commands find them: inside the executable or beside it, copied to this user's
-//! runtime folder or cache. `sublet_arbiter::libraries` copies them; this module has the places,
+//! run folder or cache. `sublet_arbiter::libraries` copies them; this module has the places,
 //! and advice for a failed copy.
 
 use std::path::{Path, PathBuf};
@@ -51,12 +51,12 @@ pub(crate) fn usual_store(
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let cache = cache.filter(|cache| cache.is_absolute());
     let source = LibrarySource::of(&executable, carried);
-    Ok(store(source, machine.runtime(), cache.as_deref()))
+    Ok(store(source, machine.run_folder(), cache.as_deref()))
 }
 
 /// A store with the usual places. `cache` is the folder of the user's caches, if there is one.
-fn store(source: LibrarySource, runtime: &Path, cache: Option<&Path>) -> Store {
-    let mut targets = vec![runtime.join("libraries")];
+fn store(source: LibrarySource, run_folder: &Path, cache: Option<&Path>) -> Store {
+    let mut targets = vec![run_folder.join("libraries")];
     targets.extend(cache.map(|cache| cache.join("sublet/libraries")));
     Store::new(source, targets)
 }

@@ -24,9 +24,9 @@ use super::sources::{Source, Sources};
 use super::{Arbiter, now_ms};
 use crate::admin::Reply;
 use crate::closers::Owner;
+use crate::machine_folder::Audience;
 use crate::peer::Peer;
 use crate::poller::Key;
-use crate::runtime::Audience;
 use crate::socket::{Connection, Read};
 
 /// Maximum number of connections without a job. Three hundred programs that start together are

@@ -21,8 +21,8 @@ use super::jobs::Root;
 use super::sources::{Source, Sources};
 use crate::closers::{Closers, Owner};
 use crate::error::{ArbiterError, at};
+use crate::machine_folder::{Audience, Folder};
 use crate::poller::Key;
-use crate::runtime::{Audience, Folder};
 use crate::socket::{Access, Connection, Listener, Spare};
 
 /// The link beside a user's own socket to the shared socket. The interposer knows this name, too.

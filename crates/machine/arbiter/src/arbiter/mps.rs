@@ -17,10 +17,10 @@ use super::sources::{Source, Sources};
 use super::{Arbiter, now_ms};
 use crate::admin::{MpsRow, PlacedMps};
 use crate::error::ArbiterError;
+use crate::machine_folder::Folder;
 use crate::mps_control::{DaemonProcess, MpsControl, Question};
 use crate::peer;
 use crate::poller::Key;
-use crate::runtime::Folder;
 
 /// Interval of looks at the first daemon until it serves, or has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -11,7 +11,7 @@ use sublet_plan::Policy;
 use crate::error::ArbiterError;
 use crate::gauge::Gauge;
 use crate::host_lock::HostPlace;
-use crate::runtime::Folder;
+use crate::machine_folder::Folder;
 
 /// The options of an arbiter.
 #[derive(Debug)]

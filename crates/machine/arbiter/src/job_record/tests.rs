@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sublet_share::Pid;
 
 use super::*;
-use crate::runtime::Audience;
+use crate::machine_folder::Audience;
 
 fn own_stamp() -> ProcessStamp {
     ProcessStamp::of(Pid(std::process::id())).unwrap()

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
 
-fn store(executable: &Path, runtime: &Path, cache: Option<&Path>) -> Store {
-    let mut targets = vec![runtime.join("libraries")];
+fn store(executable: &Path, run_folder: &Path, cache: Option<&Path>) -> Store {
+    let mut targets = vec![run_folder.join("libraries")];
     targets.extend(cache.map(Path::to_owned));
     Store::new(LibrarySource::of(executable, None), targets)
 }

@@ -74,7 +74,7 @@ impl Told {
         let told = visible::choose(&tenant, choice);
         // SAFETY: a program that reads its environment in another thread while it calls cuInit
         // for the first time races with this, as with any library that sets a variable.
-        // Neither the driver nor CUDA's runtime does.
+        // Neither the driver nor the CUDA runtime does.
         unsafe { std::env::set_var(visible::VARIABLE, told) };
         Self { own }
     }

@@ -22,12 +22,12 @@ pub(super) fn measure(node: &GpuNode, quick: bool, report: &mut Report) -> Resul
     node.world.cluster.stop(AGENT);
     node.start_agent(&["--identity", "nri", "--isolation", "on"])?;
     node.until_identity("nri")?;
-    let runtime = tokio::runtime::Runtime::new().context("start threads")?;
+    let executor = tokio::runtime::Runtime::new().context("start threads")?;
     let (count, rounds) = if quick { (10, 1) } else { (100, 5) };
     let together = |way: Way| -> Result<Vec<f64>> {
         for _ in 0..rounds {
-            let pods = runtime.block_on(started(node, way))?;
-            runtime.block_on(delete_all(&pods))?;
+            let pods = executor.block_on(started(node, way))?;
+            executor.block_on(delete_all(&pods))?;
         }
         Ok(so_far(&waits))
     };
@@ -35,9 +35,9 @@ pub(super) fn measure(node: &GpuNode, quick: bool, report: &mut Report) -> Resul
     // In turns, so that both meet the same machine.
     let (mut alone, mut alone_without) = (Vec::new(), Vec::new());
     for number in 0..count {
-        runtime.block_on(run_alone(node, Way::Nri, number))?;
+        executor.block_on(run_alone(node, Way::Nri, number))?;
         alone.extend(so_far(&waits));
-        runtime.block_on(run_alone(node, Way::NoGpu, number))?;
+        executor.block_on(run_alone(node, Way::NoGpu, number))?;
         alone_without.extend(so_far(&waits));
     }
     let (with, without) = (together(Way::Nri)?, together(Way::NoGpu)?);

@@ -38,7 +38,9 @@ impl Account {
     /// As it stands now. `controller`: a process's name, if one runs.
     pub(super) fn now(world: &World, controller: Option<&str>) -> Result<Account> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
-        let page = world.runtime.block_on(world.client.request_text(request))?;
+        let page = world
+            .executor
+            .block_on(world.client.request_text(request))?;
         let seconds = |name| world.cluster.cpu_seconds(name);
         Ok(Account {
             apiserver: seconds(APISERVER)?,

@@ -232,12 +232,12 @@ fn ours(stand: &Stand<'_>, shape: &WorkShape, limit: Option<u32>) -> Result<Foun
     start_ours(&mut world, stand, shape, limit)?;
     let before = Account::now(&world, Some(CONTROLLER))?;
     let World {
-        runtime,
+        executor,
         client,
         progress,
         ..
     } = &mut world;
-    let played = runtime.block_on(work::play(client, shape, progress));
+    let played = executor.block_on(work::play(client, shape, progress));
     let played = played
         .with_context(|| format!("the controller: {}", world.cluster.log_tail(CONTROLLER)))?;
     let cost = Account::now(&world, Some(CONTROLLER))?.since(&before);
@@ -262,7 +262,7 @@ pub(super) fn start_ours(
     deployed::apply(&world.cluster, stand.repository)?;
     deployed::apply_queue(&world.cluster, stand.repository)?;
     for (path, object) in work::settings(shape) {
-        let posted = world.runtime.block_on(post(&world.client, &path, &object));
+        let posted = world.executor.block_on(post(&world.client, &path, &object));
         posted.with_context(|| format!("make {}", object["metadata"]["name"]))?;
     }
     start_queue(world, stand, limit)

@@ -169,7 +169,7 @@ fn ours(
 fn without_plans(world: &World) -> Result<()> {
     let deadline = Instant::now() + GONE_LIMIT;
     while world
-        .runtime
+        .executor
         .block_on(page(&world.client, PLANS, 1, ""))?
         .objects
         > 0
@@ -189,7 +189,8 @@ fn timed(world: &World, pods: usize, start: impl FnOnce() -> Result<()>) -> Resu
     let (seconds, before, after) = std::thread::scope(|scope| {
         let (watching, ready) = mpsc::channel();
         let cpu = &cpu;
-        let watch = scope.spawn(move || world.runtime.block_on(follow(world, pods, watching, cpu)));
+        let watch =
+            scope.spawn(move || world.executor.block_on(follow(world, pods, watching, cpu)));
         // An error means that the watch failed. Its thread reports that below.
         if ready.recv().is_ok() {
             start()?;

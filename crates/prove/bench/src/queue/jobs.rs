@@ -145,11 +145,13 @@ fn waiting(stand: &Stand<'_>, jobs: usize) -> Result<World> {
         ("/apis/scheduling.k8s.io/v1/priorityclasses", class),
         ("/api/v1/namespaces", namespace),
     ] {
-        world.runtime.block_on(post(&world.client, path, &object))?;
+        world
+            .executor
+            .block_on(post(&world.client, path, &object))?;
     }
     let kind = WorkKind {
         class_name: "one".to_owned(),
-        runtime_ms: 0,
+        duration_ms: 0,
         priority: 0,
         request: 1,
     };
@@ -164,7 +166,7 @@ fn ours(stand: &Stand<'_>, jobs: usize) -> Result<Found> {
     std::thread::scope(|scope| {
         let (watching, ready) = mpsc::channel();
         let world = &world;
-        let watch = scope.spawn(move || world.runtime.block_on(follow(world, jobs, &watching)));
+        let watch = scope.spawn(move || world.executor.block_on(follow(world, jobs, &watching)));
         // An error means that the watch failed, which its thread reports below.
         if ready.recv().is_ok() {
             start_queue(world, stand, None)?;
@@ -188,10 +190,10 @@ fn bare(stand: &Stand<'_>, jobs: usize, as_ours: &Account) -> Result<Found> {
     let seconds = std::thread::scope(|scope| {
         let (watching, ready) = mpsc::channel();
         let world = &world;
-        let watch = scope.spawn(move || world.runtime.block_on(follow(world, jobs, &watching)));
+        let watch = scope.spawn(move || world.executor.block_on(follow(world, jobs, &watching)));
         if ready.recv().is_ok() {
             world
-                .runtime
+                .executor
                 .block_on(write_all(&world.client, plans.max(1), events))?;
         }
         watch

@@ -59,7 +59,8 @@ pub(super) struct WorkKind {
     /// A word for its size.
     pub(super) class_name: String,
     /// Time that it runs once it is admitted.
-    pub(super) runtime_ms: u64,
+    #[serde(rename = "runtimeMs")]
+    pub(super) duration_ms: u64,
     /// The higher ones go first.
     pub(super) priority: i32,
     /// CPUs that it needs.
@@ -183,7 +184,7 @@ impl WorkShape {
                 for work in &queues.workloads_sets {
                     let count = work.count as u64;
                     let kinds = work.workloads.iter();
-                    let once: u64 = kinds.map(|kind| kind.runtime_ms * kind.request).sum();
+                    let once: u64 = kinds.map(|kind| kind.duration_ms * kind.request).sum();
                     cpu_ms += queues.count as u64 * count * once;
                     least =
                         least.max(count * work.workloads.len() as u64 * work.creation_interval_ms);

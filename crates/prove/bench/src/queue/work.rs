@@ -112,7 +112,7 @@ pub(super) fn jobs_of(namespace: &str) -> String {
 pub(super) fn job(name: &str, kind: &WorkKind) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": { "name": name, "labels": { RUNS: kind.runtime_ms.to_string() } },
+        "metadata": { "name": name, "labels": { RUNS: kind.duration_ms.to_string() } },
         "spec": {
             "suspend": true, "parallelism": 1, "completions": 1,
             "template": { "spec": {

@@ -133,7 +133,7 @@ fn waiting(world: &mut World, asked: &[PodForm], count: usize) -> Result<Vec<Str
     let pods = (0..count).map(|number| Ok(pod(&name(number), &asked[number % asked.len()])));
     world.create("pods that wait", PODS, pods)?;
     let listed = list::<Pods>(&world.client, Some("spec.nodeName="));
-    let listed = world.runtime.block_on(listed)?.into_iter();
+    let listed = world.executor.block_on(listed)?.into_iter();
     let mut uids: BTreeMap<String, String> = listed
         .map(|pod| (pod.metadata.name, pod.metadata.uid))
         .collect();
@@ -207,7 +207,7 @@ impl Churn {
         };
         let (stop, done, client) = (churn.stop.clone(), churn.done.clone(), world.client.clone());
         let pods = Arc::new(pods);
-        world.runtime.spawn(async move {
+        world.executor.spawn(async move {
             let mut ticks = tokio::time::interval(PACE);
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -211,7 +211,7 @@ fn start(world: &mut World, repository: &Path, trial: &Trial) -> Result<()> {
 /// Lets the pods arrive; returns where each went.
 fn play(world: &mut World, trial: &Trial) -> Result<Vec<Option<Place>>> {
     let World {
-        runtime,
+        executor,
         client,
         progress,
         cluster,
@@ -219,7 +219,7 @@ fn play(world: &mut World, trial: &Trial) -> Result<Vec<Option<Place>>> {
     } = world;
     let all = trial.sequence.arrivals.len();
     progress.restart();
-    runtime.block_on(async {
+    executor.block_on(async {
         let mut changes = Box::pin(watch::<Pods>(client, Some("default")));
         until_listed(&mut changes).await?;
         let mut placed = Vec::with_capacity(all);

@@ -3,7 +3,7 @@
 //!
 //! A toy says a text and a namespace; its controller keeps a ConfigMap there with the same text and
 //! the name of the replica that wrote it, and notes the text in the toy's status. Each replica is a
-//! thread with a runtime of its own and a user of its own: it can be killed or frozen as a process
+//! thread with an executor of its own and a user of its own: it can be killed or frozen as a process
 //! can, and the audit log tells the replicas apart.
 
 use std::sync::Arc;
@@ -175,9 +175,9 @@ impl Replica {
             Ok(())
         };
         let thread = std::thread::spawn(|| {
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().build().expect("a runtime");
-            runtime.block_on(life)
+            let mut executor = tokio::runtime::Builder::new_current_thread();
+            let executor = executor.enable_all().build().expect("an executor");
+            executor.block_on(life)
         });
         Ok(Replica {
             thread: Some(thread),

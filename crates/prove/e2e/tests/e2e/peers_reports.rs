@@ -181,11 +181,11 @@ fn hami_s_readers_find_the_node_and_hami_s_plugin_wins_it() -> Result<()> {
 /// An agent that cannot start its arbiter says so, and nobody sends it parts of cards meanwhile.
 fn parts_wait_until_the_agent_can_limit_them(node: &PaperNode) -> Result<()> {
     let dir = node.world.cluster.dir();
-    let (state, runtime) = (dir.join("state"), dir.join("run"));
+    let (state, run) = (dir.join("state"), dir.join("run"));
     fs::create_dir(&state)?;
     fs::write(state.join("containers"), "no folder")?;
-    let (state_dir, runtime_dir) = (state.display().to_string(), runtime.display().to_string());
-    let dirs = ["--state-dir", &state_dir, "--runtime-dir", &runtime_dir];
+    let (state_dir, run_dir) = (state.display().to_string(), run.display().to_string());
+    let dirs = ["--state-dir", &state_dir, "--runtime-dir", &run_dir];
     node.restart_agent_with(&[&["--isolation", "auto"], &dirs[..]].concat())?;
     // There is no kubelet to know its plugins, so the word of the one before stays.
     let back = r#"{"metadata": {"annotations": {"sublet.dev/agent-away": null}}}"#;
@@ -225,10 +225,10 @@ fn what_was_written_in_between_is_not_lost() -> Result<()> {
         Ok(version.context("no version")?.to_owned())
     };
     let write = |version: &str| -> Result<Result<(), u16>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        let executor = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async {
+        executor.block_on(async {
             let client = connect(Some(&kubeconfig)).await?;
             let write = Write::node_annotations(&node, &ours, Some(version));
             let written = perform(&client, &write, "sublet-agent", Duration::from_secs(30)).await;

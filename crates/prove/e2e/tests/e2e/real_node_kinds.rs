@@ -42,7 +42,7 @@ fn make_cards(folder: &Path) -> Result<()> {
 fn runc_spec(node: &GpuNode, pod: &Value) -> Result<Value> {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
     let id = id.and_then(|id| id.strip_prefix("containerd://"));
-    let state = node.runtime_dir().with_file_name("state");
+    let state = node.run_folder().with_file_name("state");
     let bundle = state.join("io.containerd.runtime.v2.task/k8s.io");
     let file = bundle.join(id.context("no container")?).join("config.json");
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;

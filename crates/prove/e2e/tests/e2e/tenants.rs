@@ -257,8 +257,8 @@ fn both_libraries_count_a_job_s_cards_alike() -> Result<()> {
     Ok(())
 }
 
-/// Path of NVIDIA's runtime: named, or beside the headers that `cargo xtask test` fetches.
-fn runtime() -> Option<PathBuf> {
+/// Path of NVIDIA's libcudart: named, or beside the headers that `cargo xtask test` fetches.
+fn libcudart() -> Option<PathBuf> {
     if let Some(file) = std::env::var_os("SUBLET_TEST_LIBCUDART") {
         return Some(PathBuf::from(file));
     }
@@ -270,18 +270,18 @@ fn runtime() -> Option<PathBuf> {
 }
 
 #[test]
-fn nvidia_s_own_runtime_meets_the_limit() -> Result<()> {
+fn nvidia_s_own_libcudart_meets_the_limit() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    let Some(runtime) = runtime() else {
+    let Some(libcudart) = libcudart() else {
         println!("skipped: neither SUBLET_TEST_LIBCUDART nor SUBLET_HEADERS leads to libcudart");
         return Ok(());
     };
     let folder = driver(&machine)?;
     let opened = machine.compile("cudart.c", &["-ldl"])?;
-    let mut programs = vec![vec![opened, runtime.clone()]];
-    let archive = runtime.with_file_name("libcudart_static.a");
+    let mut programs = vec![vec![opened, libcudart.clone()]];
+    let archive = libcudart.with_file_name("libcudart_static.a");
     if archive.is_file() {
         let archive = archive.to_str().context("path")?;
         let flags = [
@@ -307,13 +307,13 @@ fn nvidia_s_own_runtime_meets_the_limit() -> Result<()> {
         println!("alone: {alone}; in a job of 512 MiB: {inside}");
         ensure!(alone["info"] == inside["info"], "{alone}, {inside}");
         if alone["info"] == 801 {
-            // The runtime wants proof that the driver is NVIDIA's, which the fake is not.
-            println!("skipped: the runtime goes no further on a driver that is not NVIDIA's");
+            // Libcudart wants proof that the driver is NVIDIA's, which the fake is not.
+            println!("skipped: libcudart goes no further on a driver that is not NVIDIA's");
             continue;
         }
         ensure!(inside["total"] == mib(512), "{inside}");
         let bytes = number(&inside["bytes"])?;
-        // The runtime's own kernels may take a little.
+        // Libcudart's own kernels may take a little.
         ensure!((mib(448)..=mib(512)).contains(&bytes), "{inside}");
         ensure!(inside["result"] == 2, "{inside}");
     }

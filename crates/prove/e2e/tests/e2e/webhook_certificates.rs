@@ -312,10 +312,10 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
     let start = |name| deployed::start_controller(cluster, world.sublet_path(), name, &[VALIDITY]);
     let ports = [start(REPLICAS[0])?, start(REPLICAS[1])?];
 
-    let runtime = tokio::runtime::Runtime::new()?;
-    let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
+    let executor = tokio::runtime::Runtime::new()?;
+    let listener = executor.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
     let port = listener.local_addr()?.port();
-    runtime.spawn(proxy(listener, ports.map(|ports| ports.calls)));
+    executor.spawn(proxy(listener, ports.map(|ports| ports.calls)));
     world.call_webhook_at(port)?;
     for (name, ports) in REPLICAS.iter().zip(ports) {
         deployed::until_controller_ready(cluster, name, ports)?;
@@ -323,15 +323,15 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
     ends(&ports)?;
     assert_eq!(done_to_secrets(&world, "update")?, 1);
     let kubeconfig = cluster.kubeconfig("admin")?;
-    let client = runtime.block_on(connect(Some(&kubeconfig)))?;
-    eventually(|| runtime.block_on(by_api_server(&client)))?;
+    let client = executor.block_on(connect(Some(&kubeconfig)))?;
+    eventually(|| executor.block_on(by_api_server(&client)))?;
 
     let tally = Tally::default();
     let (stop, stopping) = watch::channel(false);
-    let calling = runtime.spawn(load(client.clone(), port, tally.clone(), stopping));
+    let calling = executor.spawn(load(client.clone(), port, tally.clone(), stopping));
     let happened = events(&world, &ports);
     stop.send_replace(true);
-    runtime.block_on(calling)??;
+    executor.block_on(calling)??;
     happened?;
     let calls = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
     println!("{} calls, {} lost", calls.answered, calls.lost.len());
@@ -343,11 +343,11 @@ fn no_call_is_lost_while_certificates_and_replicas_change() -> Result<()> {
     let end = ends(&ports)?;
     let (leader, other) = ranks(&ports)?;
     cluster.kill(REPLICAS[leader], Signal::KILL)?;
-    eventually(|| runtime.block_on(by_api_server(&client)))?;
+    eventually(|| executor.block_on(by_api_server(&client)))?;
     until_renewed(&ports[other..=other], end)?;
-    runtime.block_on(by_api_server(&client))?;
+    executor.block_on(by_api_server(&client))?;
     handle_secret(&world, other, ports[other])?;
-    eventually(|| runtime.block_on(by_api_server(&client)))?;
+    eventually(|| executor.block_on(by_api_server(&client)))?;
     assert_eq!(done_to_secrets(&world, "create")?, 0);
     assert_eq!(audit::forbidden(&world.cluster)?, []);
     Ok(())

@@ -56,7 +56,7 @@ impl Node {
             library_dir: Some(self.path("built")),
             carried: None,
             state_dir: self.path("state"),
-            runtime_dir: self.path("run"),
+            run_folder: self.path("run"),
             local_jobs: false,
             time: TimeSharing::default(),
         }

@@ -1,5 +1,5 @@
 //! `cuGetExportTable`: tables of functions that no header declares. The CUDA runtime asks for seven
-//! of them before it does anything. In this order: one that it can do without, then `RUNTIME`,
+//! of them before it does anything. In this order: one that it can do without, then `LIBCUDART`,
 //! `TOOLS`, `THREADS`, `STORAGE`, `CHECKS`, and last one (`d4082055-bde6-704b-8d34-ba123c66e1f2`)
 //! by which it makes sure that the driver is NVIDIA's own. The fake is not, and does not answer
 //! that one: see `REFUSED`.
@@ -17,8 +17,8 @@ use crate::driver::context::top;
 use crate::driver::result::{Answer, Code};
 use crate::trace;
 
-/// Table for the runtime itself: a device's primary context without retaining it.
-const RUNTIME: [u8; 16] = [
+/// Table for the CUDA runtime itself: a device's primary context without retaining it.
+const LIBCUDART: [u8; 16] = [
     0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
 ];
 /// Table of the callbacks of tools.
@@ -38,23 +38,23 @@ const STORAGE: [u8; 16] = [
     0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93,
 ];
 
-/// The runtime's test of the driver's integrity. A library that gives this table claims to be
-/// NVIDIA's driver, so the table is refused by name, and the runtime reports that the driver does
-/// not support the request. Programs that talk to the driver itself are not affected.
+/// The CUDA runtime's test of the driver's integrity. A library that gives this table claims to be
+/// NVIDIA's driver, so the table is refused by name, and the CUDA runtime reports that the driver
+/// does not support the request. Programs that talk to the driver itself are not affected.
 const REFUSED: [u8; 16] = [
     0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
 ];
 
-const N_RUNTIME: usize = 13;
+const N_LIBCUDART: usize = 13;
 const N_TOOLS: usize = 7;
 const N_THREADS: usize = 4;
 const N_CHECKS: usize = 4;
 
 /// A table with its own size in bytes in its first place. Places without a known caller are
 /// refusals.
-static RUNTIME_TABLE: [FunctionPointer; N_RUNTIME] = {
-    let mut table = [FunctionPointer(refuse as *const ()); N_RUNTIME];
-    table[0] = FunctionPointer(std::ptr::without_provenance(N_RUNTIME * 8));
+static LIBCUDART_TABLE: [FunctionPointer; N_LIBCUDART] = {
+    let mut table = [FunctionPointer(refuse as *const ()); N_LIBCUDART];
+    table[0] = FunctionPointer(std::ptr::without_provenance(N_LIBCUDART * 8));
     table[2] = FunctionPointer(primary_context as *const ());
     table
 };
@@ -100,14 +100,14 @@ functions! {
     fn cuGetExportTable(table: Out<FunctionPointer>, id: In<CUuuid>) {
         table.check()?;
         let found = match id.get()?.bytes {
-            RUNTIME => RUNTIME_TABLE.as_ptr(),
+            LIBCUDART => LIBCUDART_TABLE.as_ptr(),
             TOOLS => TOOLS_TABLE.as_ptr(),
             THREADS => THREADS_TABLE.as_ptr(),
             CHECKS => CHECKS_TABLE.as_ptr(),
             STORAGE => STORAGE_TABLE.as_ptr(),
             // Success without a table would make the program jump to nowhere.
             REFUSED => {
-                trace::note("the runtime's test of the driver's integrity is not answered");
+                trace::note("the CUDA runtime's test of the driver's integrity is not answered");
                 return Err(Code::NOT_SUPPORTED);
             }
             _ => return Err(Code::NOT_SUPPORTED),

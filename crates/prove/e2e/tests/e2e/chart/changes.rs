@@ -80,9 +80,9 @@ impl Release<'_> {
 /// Writes into the webhooks as the controller of the last version did: by name, by server-side apply.
 fn apply_as_before(site: &Site) -> Result<()> {
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Runtime::new()?;
+    let executor = tokio::runtime::Runtime::new()?;
     let account = deployed::account("sublet-controller").name;
-    let client = runtime.block_on(connect(Some(&site.cluster.kubeconfig(&account)?)))?;
+    let client = executor.block_on(connect(Some(&site.cluster.kubeconfig(&account)?)))?;
     let to = [
         ObjectAddress::of::<MutatingWebhookConfiguration>(None, "sublet-pods"),
         ObjectAddress::of::<ValidatingWebhookConfiguration>(None, "sublet-bindings"),
@@ -102,7 +102,7 @@ fn apply_as_before(site: &Site) -> Result<()> {
             })),
         };
         let written = perform(&client, &write, KEEPER, Duration::from_secs(5));
-        let written = runtime.block_on(written);
+        let written = executor.block_on(written);
         written.map_err(|error| anyhow!("{configuration}: {error:?}"))?;
     }
     Ok(())

@@ -96,7 +96,7 @@ fn row_01_names_and_versions_that_nobody_knew_are_counted() -> Result<()> {
         let driver = newer_driver(&machine, 14_000)?;
         let flags = format!("--memory 256MiB --name job --{mode}");
         let mut calls = Calls::start(job(&machine, &flags, &driver).arg(machine.caller()?))?;
-        // Before cuInit, as NVIDIA's runtime does it.
+        // Before cuInit, as the CUDA runtime does it.
         for name in [
             "cuMemAllocTiered",
             "cuLaunchKernelSoon",

@@ -197,7 +197,7 @@ pub(crate) const KUBEDL_JOBS: Kind = Kind {
     },
 };
 
-/// The training runtime that TrainJobs here name.
+/// The `TrainingRuntime` that TrainJobs here name.
 pub(crate) fn training_runtime() -> Value {
     let role = json!({
         "name": "node",

@@ -104,7 +104,7 @@ fn what_plan_queue_says_the_real_controller_does() -> Result<()> {
 /// One drawn cluster: first its first objects, and then more of them, beside groups that have
 /// places. Names begin with the round: events of others stay.
 fn play(world: &World, round: u64, (seed, policy): (u64, &str), count: &mut Count) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let mut chance = Rng::with_seed(seed);
@@ -130,7 +130,7 @@ fn play(world: &World, round: u64, (seed, policy): (u64, &str), count: &mut Coun
         apply(world, &groups.collect::<Vec<_>>())?;
         let folder = tempfile::tempdir()?;
         let (paper, notes) = on_paper(world, folder.path(), policy)?;
-        runtime
+        executor
             .block_on(compare(world, policy, &paper, count))
             .inspect_err(|_| println!("on paper: {paper:#}"))?;
         quota_troubles(world, &notes, count)?;

@@ -110,12 +110,12 @@ fn standing(node: &GpuNode) -> Result<Value> {
 
 /// Output of `sublet top` on the node, for programs.
 fn arbiter_says(node: &GpuNode) -> Result<Value> {
-    let machines = fs::read_dir(node.runtime_dir().join("machines"))?;
+    let machines = fs::read_dir(node.run_folder().join("machines"))?;
     let machine = machines.last().context("no machine")??.path();
     let said = Command::new(node.world.sublet_path())
         .args(["top", "--once", "--output", "json", "--fake-gpu"])
         .arg(machine)
-        .env("SUBLET_RUNTIME_DIR", node.runtime_dir())
+        .env("SUBLET_RUNTIME_DIR", node.run_folder())
         .output()?;
     let text = String::from_utf8_lossy(&said.stdout);
     let why = String::from_utf8_lossy(&said.stderr);

@@ -84,20 +84,20 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
     };
     println!("seed {seed}: SUBLET_SEED={seed} plays it again");
     let begun = Instant::now();
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let mut all = Count::default();
     for (round, (policy, pods)) in (0..).zip(ROUNDS) {
-        let mut cluster = cluster_of(&world, &runtime, seed.wrapping_add(round), policy)?;
-        let count = runtime.block_on(cluster.play(round, pods))?;
+        let mut cluster = cluster_of(&world, &executor, seed.wrapping_add(round), policy)?;
+        let count = executor.block_on(cluster.play(round, pods))?;
         println!("{policy}: {count:?} after {:.0?}", begun.elapsed());
         all.add(count);
     }
     let mut together = Count::default();
     for (round, policy) in (ROUNDS.len() as u64..).zip(together::BURSTS) {
-        let mut cluster = cluster_of(&world, &runtime, seed.wrapping_add(round), policy)?;
-        let count = runtime.block_on(cluster.play_together(round))?;
+        let mut cluster = cluster_of(&world, &executor, seed.wrapping_add(round), policy)?;
+        let count = executor.block_on(cluster.play_together(round))?;
         println!(
             "{policy}, together: {count:?} after {:.0?}",
             begun.elapsed()
@@ -120,14 +120,14 @@ fn what_plan_promises_the_real_schedulers_do() -> Result<()> {
 
 fn cluster_of<'a>(
     world: &'a World,
-    runtime: &tokio::runtime::Runtime,
+    executor: &tokio::runtime::Runtime,
     seed: u64,
     policy: &'static str,
 ) -> Result<Cluster<'a>> {
     let kubeconfig = world.cluster.kubeconfig("admin")?;
     Ok(Cluster {
         world,
-        client: runtime.block_on(connect(Some(&kubeconfig)))?,
+        client: executor.block_on(connect(Some(&kubeconfig)))?,
         chance: Rng::with_seed(seed),
         nodes: Vec::new(),
         policy,

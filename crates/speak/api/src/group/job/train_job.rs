@@ -1,8 +1,8 @@
 //! TrainJobs of Kubeflow's Trainer 2 (`trainer.kubeflow.org`).
 //!
-//! Source: `pkg/apis/trainer/v1alpha1/trainjob_types.go` of v2.1.0. The runtime that the TrainJob
-//! names decides about its pods; Trainer writes it into a JobSet of the same name, while the
-//! TrainJob is suspended too. So its shape is that JobSet's.
+//! Source: `pkg/apis/trainer/v1alpha1/trainjob_types.go` of v2.1.0. The `TrainingRuntime` that
+//! the TrainJob names decides about its pods; Trainer writes it into a JobSet of the same name,
+//! while the TrainJob is suspended too. So its shape is that JobSet's.
 
 use super::{JobApi, JobKind, JobMember, JobShape};
 use crate::group::field::{Field, GroupError};
