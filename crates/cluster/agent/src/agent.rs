@@ -179,7 +179,7 @@ impl Agent {
         let lifecycles =
             LifecycleManager::new(events.clone(), self.pods.clone(), checkpoint, kinds);
         let lifecycles = Arc::new(lifecycles);
-        let caretaker = ContainerReconciler {
+        let reconciler = ContainerReconciler {
             lifecycles: Arc::clone(&lifecycles),
             pods: self.pods.clone(),
             node: self.node.clone(),
@@ -217,7 +217,7 @@ impl Agent {
         let registered = self.registered.clone();
         let mut plugins = Plugins::new(lifecycles, self.folder.clone(), registered, vital.clone());
         let outcome = tokio::select! {
-            ended = caretaker.keep() => ended,
+            ended = reconciler.keep() => ended,
             never = post.keep() => match never {},
             ended = supervisor.keep() => ended.map(|never| match never {}),
             ended = runtime => ended.map(|never| match never {}),

@@ -302,7 +302,7 @@ impl<'a> Tenants<'a> {
                 None => {}
             }
         }
-        if fitting.len() > 1 && !given.has_books() {
+        if fitting.len() > 1 && !given.has_checkpoint() {
             return Err(ambiguous(asked, &fitting));
         }
         if fitting.is_empty() {

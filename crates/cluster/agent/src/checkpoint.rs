@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_books_give_nobody_anothers_device(
+        fn a_damaged_checkpoint_gives_nobody_anothers_device(
             at in 0..WRITTEN.len(),
             byte in any::<u8>(),
         ) {
@@ -162,7 +162,7 @@ mod tests {
         "RegisteredDevices":{"aliyun.com/gpu-mem":["GPU-a-_-0"]}},"Checksum":7}"#;
 
     #[test]
-    fn kubelets_books_say_whose_a_device_is() {
+    fn kubelets_checkpoint_says_whose_a_device_is() {
         let checkpoint = KubeletCheckpoint::from_json(WRITTEN.as_bytes()).unwrap();
         assert!(checkpoint.has_served("u1", "c0") && checkpoint.has_served("u2", "c0"));
         assert!(!checkpoint.has_served("u1", "c1") && !checkpoint.has_served("u3", "c0"));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_books() {
+    fn other_texts_are_no_checkpoint() {
         let empty = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}"#;
         assert_eq!(
             KubeletCheckpoint::from_json(empty.as_bytes()).unwrap(),

@@ -75,7 +75,7 @@ pub(crate) trait DeviceKind: Send + Sync + 'static {
     /// The pods that have each device: as kubelet's checkpoint says, unless there is something better.
     /// Pods that are gone may be among them.
     fn held(&self, pods: &[Pod], checkpoint: Option<&KubeletCheckpoint>) -> Held {
-        let _by_the_books = pods;
+        let _by_the_checkpoint = pods;
         let mut held = Held::new();
         for resource in self.offered().borrow().keys() {
             for (uid, id) in checkpoint

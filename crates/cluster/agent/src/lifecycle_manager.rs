@@ -101,11 +101,15 @@ impl LifecycleManager {
                 // For whom it is is known of cards. Kubelet's checkpoint is long, and the runtime waits. Of
                 // other devices only they say it; kubelet asks about one container after the other, and
                 // writes them in between.
-                let by_books = who.is_empty();
-                let checkpoint = by_books
+                let by_checkpoint = who.is_empty();
+                let checkpoint = by_checkpoint
                     .then(|| KubeletCheckpoint::read(&self.checkpoint))
                     .flatten();
-                self.see(&pods, checkpoint.as_ref(), by_books && checkpoint.is_some());
+                self.see(
+                    &pods,
+                    checkpoint.as_ref(),
+                    by_checkpoint && checkpoint.is_some(),
+                );
                 self.clean().await;
             }
             let put_down = self.put_down.notified();

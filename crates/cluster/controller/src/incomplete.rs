@@ -157,13 +157,13 @@ impl Control for IncompletePods {
         }
     }
 
-    fn decide(&self, pod: &PodWire, sight: &IncompleteSnapshot, now: Timestamp) -> Decision {
+    fn decide(&self, pod: &PodWire, snapshot: &IncompleteSnapshot, now: Timestamp) -> Decision {
         let pod = &pod.object;
         let later = |again| Decision {
             writes: Vec::new(),
             again: Some(again),
         };
-        let (field, begun, owner) = match sight {
+        let (field, begun, owner) = match snapshot {
             IncompleteSnapshot::Complete => return Decision::default(),
             IncompleteSnapshot::Unknown => return later(SETTLE),
             IncompleteSnapshot::Lacks {

@@ -190,15 +190,15 @@ impl Control for CertificateKeeper {
     fn decide(
         &self,
         configuration: &MutatingWebhookConfiguration,
-        sight: &CertificateSnapshot,
+        snapshot: &CertificateSnapshot,
         now: Timestamp,
     ) -> Decision {
-        let Some(fresh) = &sight.fresh else {
+        let Some(fresh) = &snapshot.fresh else {
             return Decision::default();
         };
-        let SecretSnapshot { room, stored } = &sight.secret;
+        let SecretSnapshot { room, stored } = &snapshot.secret;
         let stored = stored.as_deref();
-        let bindings = sight.bindings.as_deref();
+        let bindings = snapshot.bindings.as_deref();
         let believing = |bundle: &str| {
             let pods = configuration.webhooks.iter().flatten();
             let pods = believe(configuration, pods.map(|one| &one.client_config), bundle);

@@ -74,12 +74,17 @@ impl Control for Preemptor {
             return None;
         }
         ledger.read_replica.ready().await;
-        Some(ledger.read_replica.outlook(&pod.object))
+        Some(ledger.read_replica.preemption_verdict(&pod.object))
     }
 
-    fn decide(&self, pod: &PodWire, sight: &Option<PreemptionVerdict>, now: Timestamp) -> Decision {
+    fn decide(
+        &self,
+        pod: &PodWire,
+        snapshot: &Option<PreemptionVerdict>,
+        now: Timestamp,
+    ) -> Decision {
         let pod = &pod.object;
-        match sight {
+        match snapshot {
             None | Some(PreemptionVerdict::Unknown) => Decision::default(),
             Some(PreemptionVerdict::No(no)) => Decision {
                 writes: match no {
@@ -253,8 +258,8 @@ mod tests {
     fn who_is_left_is_told_and_evicted_and_then_the_node_is_nominated() {
         let (pod, now) = (waiting(|_| ()), Timestamp::now());
         let left = decided().victims[1..].to_vec();
-        let sight = Some(PreemptionVerdict::Decided(decided(), left));
-        let decision = preemptor().decide(&pod, &sight, now);
+        let snapshot = Some(PreemptionVerdict::Decided(decided(), left));
+        let decision = preemptor().decide(&pod, &snapshot, now);
         let [told, evicted, nominated] = &decision.writes[..] else {
             panic!("{decision:?}")
         };

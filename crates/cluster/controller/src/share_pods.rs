@@ -263,7 +263,7 @@ impl Control for SharePodKeeper {
     fn decide(
         &self,
         share_pod: &SharePodWire,
-        sight: &SharePodSnapshot,
+        snapshot: &SharePodSnapshot,
         now: Timestamp,
     ) -> Decision {
         let share_pod = &share_pod.object;
@@ -275,7 +275,7 @@ impl Control for SharePodKeeper {
             writes: vec![write],
             again: Some(AGAIN),
         };
-        match &sight.pod {
+        match &snapshot.pod {
             Err(_) => Decision {
                 writes: Vec::new(),
                 again: Some(ASK_AGAIN),
@@ -315,8 +315,8 @@ impl Control for SharePodKeeper {
             )),
             Ok(None) if !wants_pod(share_pod) => Decision::default(),
             Ok(None) => {
-                let flavors = sight.flavors.as_ref();
-                match pod_of(share_pod, &sight.labels, flavors, &self.rules) {
+                let flavors = snapshot.flavors.as_ref();
+                match pod_of(share_pod, &snapshot.labels, flavors, &self.rules) {
                     Ok(pod) => write(Write {
                         to: pod_address(&share_pod.metadata),
                         act: Act::Create(pod),

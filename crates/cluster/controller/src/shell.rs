@@ -64,7 +64,7 @@ pub trait Control: Send + Sync + 'static {
     ) -> impl Future<Output = Self::Snapshot> + Send;
 
     /// Decides. No clock, I/O or chance of its own: the same arguments give the same decision.
-    fn decide(&self, object: &Self::Object, sight: &Self::Snapshot, now: Timestamp) -> Decision;
+    fn decide(&self, object: &Self::Object, snapshot: &Self::Snapshot, now: Timestamp) -> Decision;
 
     /// Returns an event for people about a write that the API server refused, with its words; often
     /// nothing.
@@ -222,9 +222,9 @@ impl<C: Control> LeadershipTerm<C> {
         term: Arc<LeadershipTerm<C>>,
     ) -> Result<Action, Undone> {
         let control = &term.control;
-        let sight = control.see(&term.caches, &object).await;
+        let snapshot = control.see(&term.caches, &object).await;
         let now = Timestamp::now();
-        let decision = control.decide(&object, &sight, now);
+        let decision = control.decide(&object, &snapshot, now);
         term.writer.decided();
         for write in &decision.writes {
             if let Err(undone) = term.writer.write(write).await {

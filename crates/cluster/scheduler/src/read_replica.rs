@@ -49,7 +49,7 @@ pub struct ClusterSnapshot<'a> {
     pub breaks: &'a dyn Fn(&[&Entry]) -> bool,
 }
 
-/// The outlook of a pod that waits.
+/// Chances of a waiting pod to get room by eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PreemptionVerdict {
     /// The pod is none that others are evicted for: it asks for no GPU,
@@ -110,16 +110,16 @@ impl ReadReplica {
         })
     }
 
-    /// Returns the outlook of this pod. Room that is found possible counts as decided for other
+    /// Returns the verdict on this pod. Room that is found possible counts as decided for other
     /// pods.
     #[must_use]
-    pub fn outlook(&self, pod: &Pod) -> PreemptionVerdict {
-        self.scheduler.outlook(pod)
+    pub fn preemption_verdict(&self, pod: &Pod) -> PreemptionVerdict {
+        self.scheduler.preemption_verdict(pod)
     }
 }
 
 impl Scheduler {
-    pub(crate) fn outlook(&self, pod: &Pod) -> PreemptionVerdict {
+    pub(crate) fn preemption_verdict(&self, pod: &Pod) -> PreemptionVerdict {
         let mut state = self.state();
         let &EngineOptions { unit, stock, .. } = state.engine.options();
         let Ok(waiting) = Waiting::of(pod, unit) else {

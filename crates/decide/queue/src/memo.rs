@@ -153,7 +153,7 @@ impl QueueMemo {
     }
 
     /// Key of the places that these members need.
-    pub(crate) fn outlook(&self, wanted: &[Wanted<'_>]) -> PlacesKey {
+    pub(crate) fn places_key(&self, wanted: &[Wanted<'_>]) -> PlacesKey {
         let of = |one: &Wanted<'_>| (self.number(&one.role.pod), one.indices.len());
         wanted.iter().map(of).collect()
     }

@@ -43,7 +43,7 @@ fn keep(link: &'static Link) {
     threads::stand_aside();
     let mut keeper = Keeper {
         link,
-        books: &process::current().books,
+        accounts: &process::current().accounts,
         is_followed: false,
         unanswered: None,
         n_looks: 0,
@@ -104,7 +104,7 @@ fn pause_of_look(state: GateState, n_looks: u32) -> Duration {
 
 struct Keeper {
     link: &'static Link,
-    books: &'static CudaAccounts,
+    accounts: &'static CudaAccounts,
     /// The word is the arbiter's, and launched work is noted.
     is_followed: bool,
     /// The closing that the arbiter waits for.
@@ -134,10 +134,10 @@ impl Keeper {
         }
         gate::set(aim.word);
         if aim.is_followed && !self.is_followed {
-            self.books.note_all_work(self.link);
+            self.accounts.note_all_work(self.link);
         }
         if !aim.is_followed {
-            self.books.work.forget_notes(self.link);
+            self.accounts.work.forget_notes(self.link);
         }
         self.is_followed = aim.is_followed;
         let is_closed = aim.is_followed && aim.word.state() == GateState::Closed;
@@ -153,7 +153,7 @@ impl Keeper {
         if !self.is_followed || is_closed && self.unanswered.is_none() {
             return IDLE;
         }
-        let work = &self.books.work;
+        let work = &self.accounts.work;
         let is_idle = work.look(
             self.link,
             work::Looker::Keeper {

@@ -23,7 +23,7 @@ use crate::link::{self, LinkState};
 pub struct Process {
     state: OnceLock<LinkState>,
     /// This process's memory and work, by card.
-    pub books: CudaAccounts,
+    pub accounts: CudaAccounts,
 }
 
 impl Process {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_waits_until_kubelets_books_have_its_devices() {
+    fn a_pod_waits_until_kubelets_checkpoint_has_its_devices() {
         let pod = |resource: &str| {
             let mut pod = Pod::default();
             pod.metadata.uid = "u".to_owned();

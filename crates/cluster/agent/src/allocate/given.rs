@@ -14,7 +14,7 @@ use crate::checkpoint::KubeletCheckpoint;
 pub struct Given {
     handed: BTreeMap<PodUid, Served>,
     /// Was kubelet's checkpoint read just now? Without it nobody is served in doubt.
-    with_books: bool,
+    with_checkpoint: bool,
     /// Is the pod of every answer known?
     settled: bool,
     /// Time of the last answer without a known pod.
@@ -54,7 +54,7 @@ impl Given {
         checkpoint: Option<&KubeletCheckpoint>,
         now: Instant,
     ) {
-        self.with_books = checkpoint.is_some();
+        self.with_checkpoint = checkpoint.is_some();
         for pod in pods {
             let uid = &pod.metadata.uid;
             let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
@@ -82,8 +82,8 @@ impl Given {
     }
 
     /// May one of several pods be served?
-    pub(super) fn has_books(&self) -> bool {
-        self.with_books
+    pub(super) fn has_checkpoint(&self) -> bool {
+        self.with_checkpoint
     }
 
     /// Need kubelet's checkpoint not be read before the next answer?

@@ -170,7 +170,7 @@ fn what_cannot_be_cleaned_is_refused_and_tried_again_with_growing_pauses() {
 }
 
 #[test]
-fn a_device_in_unknown_hands_waits_for_kubelets_books() {
+fn a_device_in_unknown_hands_waits_for_kubelets_checkpoint() {
     let mut lifecycle = Lifecycle::default();
     assert_eq!(begin(&mut lifecycle, "card", &[], 1_000), Ok(true));
     see(&mut lifecycle, &uids("a"), &held(""), false);

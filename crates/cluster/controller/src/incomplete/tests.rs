@@ -90,8 +90,8 @@ fn a_pod_that_is_made_anew_goes_once() {
     let (keeper, now) = (keeper(), at(200));
     let of_set = pod("p", 100, "apps/v1/ReplicaSet");
     let decide = |noted, completed| {
-        let sight = lacks(remaker(&of_set, noted, completed));
-        said(&keeper.decide(&of_set, &sight, now))
+        let snapshot = lacks(remaker(&of_set, noted, completed));
+        said(&keeper.decide(&of_set, &snapshot, now))
     };
     // All that wait are noted before the first of them goes.
     assert_eq!(decide(None, None), ["note 130", "delete p"]);
@@ -145,8 +145,8 @@ fn whom_nobody_makes_anew_is_told_what_to_do() {
 #[test]
 fn nothing_goes_before_the_webhook_had_time_to_come_back() {
     let of_set = pod("p", 100, "apps/v1/ReplicaSet");
-    let again = |sight: &IncompleteSnapshot, now| {
-        let decision = keeper().decide(&of_set, sight, at(now));
+    let again = |snapshot: &IncompleteSnapshot, now| {
+        let decision = keeper().decide(&of_set, snapshot, at(now));
         (decision.writes.len(), decision.again)
     };
     let seconds = |seconds| Some(Duration::from_secs(seconds));
@@ -205,13 +205,13 @@ impl World {
             let youngest = waiting.map(|one| at(one.created)).max().unwrap();
             let complete = self.pods.iter().filter(|one| one.complete);
             let wire = pod(&one.uid.to_string(), one.created, "apps/v1/ReplicaSet");
-            let sight = lacks(Some(Remaker {
+            let snapshot = lacks(Some(Remaker {
                 owner: owner(),
                 youngest,
                 noted: self.noted,
                 completed: complete.map(|one| at(one.created)).max(),
             }));
-            let decision = keeper().decide(&wire, &sight, at(now));
+            let decision = keeper().decide(&wire, &snapshot, at(now));
             for write in &decision.writes {
                 match &write.act {
                     Act::Apply(event) => self.noted = until(event).or(self.noted),

@@ -56,12 +56,12 @@ fn each_step_is_one_write_in_the_version_that_was_seen() {
     );
     let fresh = fresh.unwrap();
     let decide = |secret: SecretSnapshot, bundle: Option<&str>| {
-        let sight = CertificateSnapshot {
+        let snapshot = CertificateSnapshot {
             secret,
             bindings: None,
             fresh: Some(fresh.clone()),
         };
-        keeper.decide(&configuration(bundle), &sight, now)
+        keeper.decide(&configuration(bundle), &snapshot, now)
     };
     let stored = Stored::first(fresh.clone());
     let kept = |stored| SecretSnapshot {
@@ -128,12 +128,12 @@ fn a_secret_without_room_is_said_again_and_never_made() {
         }
     };
     let decide = |secret: Option<&Secret>, trusted: Option<&str>| {
-        let sight = CertificateSnapshot {
+        let snapshot = CertificateSnapshot {
             secret: SecretSnapshot::of(secret),
             bindings: None,
             fresh: Some(fresh.clone()),
         };
-        let decision = keeper.decide(&configuration(trusted), &sight, now);
+        let decision = keeper.decide(&configuration(trusted), &snapshot, now);
         let kinds = decision.writes.iter().map(|write| &*write.to.kind.kind);
         (kinds.map(str::to_owned).collect::<Vec<_>>(), decision.again)
     };
@@ -176,7 +176,7 @@ fn the_webhook_for_bindings_is_trusted_with_the_other() {
             ..ValidatingWebhookConfiguration::default()
         };
         bindings.metadata.name = Some("b".to_owned());
-        let sight = CertificateSnapshot {
+        let snapshot = CertificateSnapshot {
             secret: SecretSnapshot {
                 room: Ok(version_7()),
                 stored: Some(Box::new(stored.clone())),
@@ -184,7 +184,7 @@ fn the_webhook_for_bindings_is_trusted_with_the_other() {
             bindings: Some(Arc::new(bindings)),
             fresh: Some(fresh.clone()),
         };
-        let decision = keeper().decide(&configuration(trusted), &sight, now);
+        let decision = keeper().decide(&configuration(trusted), &snapshot, now);
         let to = decision.writes.into_iter().map(|write| write.to);
         to.map(|to| format!("{} {}", to.kind.kind, to.name))
             .collect::<Vec<_>>()
@@ -203,12 +203,12 @@ fn the_webhook_for_bindings_is_trusted_with_the_other() {
 
 #[test]
 fn a_configuration_without_a_host_needs_no_certificate() {
-    let sight = CertificateSnapshot {
+    let snapshot = CertificateSnapshot {
         secret: SecretSnapshot::of(None),
         bindings: None,
         fresh: None,
     };
-    let decision = keeper().decide(&configuration(None), &sight, Timestamp::now());
+    let decision = keeper().decide(&configuration(None), &snapshot, Timestamp::now());
     assert_eq!(decision, Decision::default());
 }
 
@@ -232,7 +232,7 @@ fn what_was_applied_is_given_up_and_nothing_else() {
             ..ManagedFieldsEntry::default()
         };
         configuration.metadata.managed_fields = Some(owners.iter().map(owner).collect());
-        let sight = CertificateSnapshot {
+        let snapshot = CertificateSnapshot {
             secret: SecretSnapshot {
                 room: Ok(version_7()),
                 stored: Some(Box::new(stored.clone())),
@@ -240,7 +240,7 @@ fn what_was_applied_is_given_up_and_nothing_else() {
             bindings: None,
             fresh: Some(fresh.clone()),
         };
-        let decision = keeper().decide(&configuration, &sight, now);
+        let decision = keeper().decide(&configuration, &snapshot, now);
         let paths = decision.writes.into_iter().map(|write| match write.act {
             Act::JsonPatch(Value::Array(operations)) => {
                 let operations = operations.iter().skip(1); // the version

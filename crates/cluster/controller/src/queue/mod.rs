@@ -135,7 +135,7 @@ impl QueueKeeper {
             let reign = (epoch, (began, renewed));
             let round = self.look(&ledger, reign, reporter.room(), &mut memory, names);
             let rest = TOGETHER.max(RESTS * began.elapsed());
-            reporter.tell(round.told);
+            reporter.tell(round.report);
             writer.decided();
             let is_done = self
                 .carry_out(round.steps, writer, &ledger, &mut memory)
@@ -163,9 +163,9 @@ impl QueueKeeper {
         let namespaces = self.known.namespaces.borrow().clone().unwrap_or_default();
         let now = Time::from_ms(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0));
         ledger.read_replica.decide(|cluster| {
-            let seen = ledger.board.seen();
+            let watched = ledger.board.watched();
             let look = QueueLook {
-                seen: &seen,
+                watched: &watched,
                 namespaces: &namespaces,
                 scope: &self.scope,
                 rules: &self.rules,
@@ -206,17 +206,17 @@ impl QueueKeeper {
     /// Enters a write that was done into the memory and into the view of the cluster.
     fn enter(&self, step: Step, ledger: &SharedLedger, memory: &mut Memory) {
         let now = Timestamp::now();
-        let mut seen = ledger.board.seen();
+        let mut watched = ledger.board.watched();
         match step.then {
             Then::Nothing => {}
             Then::Planned(name) => memory.await_plan(name, None, moment(now)),
             Then::Rewritten(name, version) => memory.await_plan(name, Some(version), moment(now)),
-            Then::Released(uid, mark) => seen.released(&uid, &mark),
+            Then::Released(uid, mark) => watched.released(&uid, &mark),
             Then::Evicted(uid) => {
-                seen.evicted(&uid, &now.to_string());
+                watched.evicted(&uid, &now.to_string());
                 memory.ask(uid, moment(now));
             }
-            Then::Switched(job, suspended) => seen.switched(&job, suspended),
+            Then::Switched(job, suspended) => watched.switched(&job, suspended),
         }
     }
 

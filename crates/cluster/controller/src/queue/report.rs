@@ -45,23 +45,23 @@ pub(crate) struct StatusReport {
 /// Returns the messages about a decision that are due and were not told yet, as far as there is
 /// room. The rest is found again later, except for things that happen only once. A look that decides
 /// nothing tells nothing: its messages would take the room of the reasons of the next look.
-pub(crate) fn tell(tellings: &ReportInputs<'_>, memory: &mut Memory) -> StatusReport {
-    let mut told = StatusReport::default();
-    let room = tellings.look.room;
-    tellings.reasons(memory, &mut told.events);
+pub(crate) fn status_report(inputs: &ReportInputs<'_>, memory: &mut Memory) -> StatusReport {
+    let mut report = StatusReport::default();
+    let room = inputs.look.room;
+    inputs.reasons(memory, &mut report.events);
     if room.reasons {
-        tellings.problems(memory, &mut told.events);
+        inputs.problems(memory, &mut report.events);
     }
     if room.status {
-        tellings.pod_groups(memory, &mut told.status);
-        tellings.quotas(memory, &mut told);
+        inputs.pod_groups(memory, &mut report.status);
+        inputs.quotas(memory, &mut report);
     }
-    told
+    report
 }
 
 impl ReportInputs<'_> {
     /// Tells why groups wait, which groups were let start, and which pods go for them.
-    fn reasons(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+    fn reasons(&self, memory: &mut Memory, writes: &mut Vec<Write>) {
         let groups: BTreeMap<&str, &QueuedGroup> = self
             .state
             .gathered
@@ -86,8 +86,8 @@ impl ReportInputs<'_> {
                     reason,
                 } => {
                     let queued = groups.get(group.as_str());
-                    let told = queued.and_then(|queued| explained(queued, *position, reason));
-                    let Some((kind, text)) = told else {
+                    let found = queued.and_then(|queued| explained(queued, *position, reason));
+                    let Some((kind, text)) = found else {
                         continue;
                     };
                     (group, kind, reason.word(), text)
@@ -97,7 +97,7 @@ impl ReportInputs<'_> {
                     (group, "Normal", "Admitted", text)
                 }
                 QueueDecision::Evict { group, victims, .. } => {
-                    self.victims(group.as_str(), victims, told);
+                    self.victims(group.as_str(), victims, writes);
                     let text = format!("{} pods are evicted to make room for it", victims.len());
                     (group, "Normal", "MakingRoom", text)
                 }
@@ -115,7 +115,7 @@ impl ReportInputs<'_> {
                     QueueDecision::Admit { .. } => 1,
                     _ => TELLING_PODS,
                 };
-                told.extend(
+                writes.extend(
                     self.about(queued, &objects, pods)
                         .map(|about| self.event(&about, kind, reason, &text)),
                 );
@@ -126,7 +126,7 @@ impl ReportInputs<'_> {
     /// PodGroups by the gangs that they are about.
     fn pod_groups_by_gang(&self) -> BTreeMap<&GangName, Vec<&WatchedPodGroup>> {
         let mut by_gang: BTreeMap<&GangName, Vec<&WatchedPodGroup>> = BTreeMap::new();
-        for group in self.look.seen.pod_groups.values() {
+        for group in self.look.watched.pod_groups.values() {
             by_gang.entry(&group.facts.gang).or_default().push(group);
         }
         by_gang
@@ -146,7 +146,7 @@ impl ReportInputs<'_> {
         let job = queued
             .job
             .as_ref()
-            .and_then(|job| self.look.seen.jobs.get(job));
+            .and_then(|job| self.look.watched.jobs.get(job));
         let job = job.map(job_reference);
         let waiting = queued.pods.iter().filter(|pod| !pod.is_bound).take(pods);
         let pods =
@@ -155,20 +155,20 @@ impl ReportInputs<'_> {
         all.into_iter()
     }
 
-    fn victims(&self, group: &str, victims: &[QueueVictim], told: &mut Vec<Write>) {
+    fn victims(&self, group: &str, victims: &[QueueVictim], writes: &mut Vec<Write>) {
         for victim in victims {
-            let Some(pod) = self.look.seen.pods.get(victim.uid.as_str()) else {
+            let Some(pod) = self.look.watched.pods.get(victim.uid.as_str()) else {
                 continue;
             };
             let text = format!("evicted to make room for {group}, whose quota is entitled to it");
-            told.push(self.event(&pod_reference(pod), "Normal", "Reclaimed", &text));
+            writes.push(self.event(&pod_reference(pod), "Normal", "Reclaimed", &text));
         }
     }
 
     /// The status of each PodGroup of Koordinator and scheduler-plugins.
-    fn pod_groups(&self, memory: &mut Memory, told: &mut Vec<Write>) {
+    fn pod_groups(&self, memory: &mut Memory, writes: &mut Vec<Write>) {
         let mut pods: BTreeMap<GangName, Vec<&Pod>> = BTreeMap::new();
-        for pod in self.look.seen.pods.values() {
+        for pod in self.look.watched.pods.values() {
             if let Ok(Some(found)) = gang_of(pod) {
                 pods.entry(found.gang).or_default().push(pod);
             }
@@ -179,7 +179,7 @@ impl ReportInputs<'_> {
             members.any(|member| member.standing != Standing::Bound)
         });
         let planned: BTreeSet<&GangName> = planned.flat_map(|queued| &queued.gangs).collect();
-        for (at, group) in &self.look.seen.pod_groups {
+        for (at, group) in &self.look.watched.pod_groups {
             let facts = &group.facts;
             let api = facts.api_group;
             if !api.ends_with("sigs.k8s.io") && api != PLUGINS {
@@ -196,7 +196,7 @@ impl ReportInputs<'_> {
                     &facts.gang.namespace,
                     &facts.gang.name,
                 );
-                told.push(status_of(to, api, &json!({ "uid": facts.uid }), &status));
+                writes.push(status_of(to, api, &json!({ "uid": facts.uid }), &status));
             }
         }
     }
@@ -242,12 +242,12 @@ impl ReportInputs<'_> {
     }
 
     /// Tells the amounts that quotas use, and the amounts that they are entitled to.
-    fn quotas(&self, memory: &mut Memory, told: &mut StatusReport) {
+    fn quotas(&self, memory: &mut Memory, report: &mut StatusReport) {
         let figures = self.state.figures(self.decisions);
-        for (at, quota) in &self.look.seen.quotas {
+        for (at, quota) in &self.look.watched.quotas {
             let (group, namespace, name) = at;
             let place = format!("{group} quota {namespace}/{name}");
-            self.quota_problem((&place, at, quota), memory, &mut told.events);
+            self.quota_problem((&place, at, quota), memory, &mut report.events);
             let Some(own) = of_quota(&figures, &quota.metadata) else {
                 continue;
             };
@@ -261,7 +261,7 @@ impl ReportInputs<'_> {
                         "uid": quota.metadata.uid, "annotations": figures["annotations"],
                     }),
                 };
-                told.status.push(status_of(
+                report.status.push(status_of(
                     to,
                     group,
                     &metadata,
@@ -276,7 +276,7 @@ impl ReportInputs<'_> {
         &self,
         (place, at, quota): (&str, &Address, &ElasticQuota),
         memory: &mut Memory,
-        told: &mut Vec<Write>,
+        writes: &mut Vec<Write>,
     ) {
         let (group, namespace, name) = at;
         let problem = of_quota(&self.state.quotas.troubles, &quota.metadata);
@@ -289,7 +289,7 @@ impl ReportInputs<'_> {
         };
         let (version, uid) = (format!("{group}/v1alpha1"), &quota.metadata.uid);
         let about = reference(&version, "ElasticQuota", namespace, name, uid);
-        told.push(self.event(&about, "Warning", "NotInTree", &problem));
+        writes.push(self.event(&about, "Warning", "NotInTree", &problem));
     }
 
     fn event(&self, about: &Value, kind: &'static str, reason: &'static str, text: &str) -> Write {

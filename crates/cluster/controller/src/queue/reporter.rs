@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::report::StatusReport;
 use crate::shell::FencedWriter;
 
-/// Limit on waiting messages: above it, no news is told.
+/// Limit on waiting messages: above it, no news is report.
 const MOST_LEFT: usize = 2_000;
 
 /// The lanes of one tenure; they end with it.
@@ -61,9 +61,9 @@ impl StatusReporter {
     }
 
     /// Tells all of it, in its own time.
-    pub(crate) fn tell(&self, told: StatusReport) {
-        self.events.add(told.events);
-        self.status.add(told.status);
+    pub(crate) fn tell(&self, report: StatusReport) {
+        self.events.add(report.events);
+        self.status.add(report.status);
     }
 }
 

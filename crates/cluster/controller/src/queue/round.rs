@@ -19,7 +19,7 @@ use sublet_queue::{
 use sublet_scheduler::ClusterSnapshot;
 
 use super::memory::Memory;
-use super::report::{ReportInputs, StatusReport, tell};
+use super::report::{ReportInputs, StatusReport, status_report};
 use super::reporter::Room;
 use super::steps::{ProtocolSnapshot, Step, Then, plan_address, replacement};
 use super::watched_state::{WatchedPlan, WatchedState, counts};
@@ -38,7 +38,7 @@ type Candidate<'a> = (Option<u32>, &'a Arc<Pod>);
 
 /// Input of a look.
 pub(crate) struct QueueLook<'a> {
-    pub(crate) seen: &'a WatchedState,
+    pub(crate) watched: &'a WatchedState,
     pub(crate) namespaces: &'a NamespaceLabels,
     pub(crate) scope: &'a QueueScope,
     pub(crate) rules: &'a QueueRules,
@@ -57,7 +57,7 @@ pub(crate) struct Round {
     /// Writes that the protocol needs, in any order.
     pub(crate) steps: Vec<Step>,
     /// Messages to people.
-    pub(crate) told: StatusReport,
+    pub(crate) report: StatusReport,
 }
 
 impl QueueLook<'_> {
@@ -75,9 +75,9 @@ impl QueueLook<'_> {
             .map(|group| (group.group.id.as_str(), group))
             .collect();
         memory.keep(|group| groups.contains_key(group), self.now);
-        memory.keep_plans(|plan| self.seen.plans.contains_key(plan));
+        memory.keep_plans(|plan| self.watched.plans.contains_key(plan));
         let is_settled = self.follow_plans(&groups, memory, &mut round);
-        let version = |name: &str| match &self.seen.plans.get(name)?.plan {
+        let version = |name: &str| match &self.watched.plans.get(name)?.plan {
             Ok(plan) => Some(plan.version.to_string()),
             Err(_) => Some(String::new()),
         };
@@ -90,32 +90,32 @@ impl QueueLook<'_> {
             _ => None,
         });
         self.write_plans(&decisions, &groups, names, &mut round);
-        let tellings = ReportInputs {
+        let inputs = ReportInputs {
             look: self,
             state: &state,
             decisions: &decisions,
         };
-        round.told = tell(&tellings, memory);
+        round.report = status_report(&inputs, memory);
         round
     }
 
     fn state(&self, engine: &Engine, memory: &mut Memory) -> QueueState {
         let mut nodes = Amounts::new();
-        for node in self.seen.nodes.values() {
+        for node in self.watched.nodes.values() {
             add_amounts(&mut nodes, node, 1);
         }
-        let groups = self.seen.pod_groups.values();
-        let plans = self.seen.plans.values();
-        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
-        let pods = self.seen.pods.values().map(|pod| &**pod);
+        let groups = self.watched.pod_groups.values();
+        let plans = self.watched.plans.values();
+        let plans = plans.filter_map(|watched| watched.plan.as_deref().ok());
+        let pods = self.watched.pods.values().map(|pod| &**pod);
         let sources = QueueSources {
             pods: &pods.collect::<Vec<_>>(),
             nodes: Some(&nodes),
             pod_groups: &groups.map(|group| &group.facts).collect::<Vec<_>>(),
-            jobs: &self.seen.jobs.values().collect::<Vec<_>>(),
+            jobs: &self.watched.jobs.values().collect::<Vec<_>>(),
             plans: &plans.collect::<Vec<_>>(),
-            quotas: &self.seen.quotas.values().collect::<Vec<_>>(),
-            classes: &self.seen.classes,
+            quotas: &self.watched.quotas.values().collect::<Vec<_>>(),
+            classes: &self.watched.classes,
             namespaces: self.namespaces,
             scope: self.scope,
             now: self.now,
@@ -135,9 +135,9 @@ impl QueueLook<'_> {
         memory: &mut Memory,
         round: &mut Round,
     ) -> bool {
-        let scene = ProtocolSnapshot::new(self.seen, groups, memory, (self.epoch, self.now));
+        let snapshot = ProtocolSnapshot::new(self.watched, groups, memory, (self.epoch, self.now));
         let mut is_settled = true;
-        for (name, WatchedPlan { uid, plan }) in &self.seen.plans {
+        for (name, WatchedPlan { uid, plan }) in &self.watched.plans {
             match plan {
                 Err(error) => {
                     tracing::warn!(plan = name, %error, "a plan that cannot be read goes");
@@ -152,14 +152,14 @@ impl QueueLook<'_> {
                         tracing::warn!(plan = name, theirs, ours, "a plan of nobody's goes");
                     }
                     if memory.is_fresh(name, &plan.version) {
-                        let steps = scene.steps((plan, uid), is_confirmed, memory);
+                        let steps = snapshot.steps((plan, uid), is_confirmed, memory);
                         round.steps.extend(steps);
                     }
                 }
             }
         }
         if is_settled {
-            round.steps.extend(scene.stranded(memory));
+            round.steps.extend(snapshot.stranded(memory));
         }
         is_settled
     }
@@ -202,8 +202,8 @@ impl QueueLook<'_> {
     ) {
         let mut plans: Vec<(Vec<Planned>, u32)> = Vec::new();
         let mut open: Vec<Planned> = Vec::new();
-        let live = self.seen.plans.values();
-        let live = live.filter_map(|seen| seen.plan.as_deref().ok());
+        let live = self.watched.plans.values();
+        let live = live.filter_map(|watched| watched.plan.as_deref().ok());
         let live = live.flat_map(|plan| plan.groups.iter().map(move |part| (&part.id, plan)));
         let live: BTreeMap<&GroupId, &GangPlan> = live.collect();
         let (mut slots_in, mut waits) = (0, WAITS_S);
@@ -279,7 +279,7 @@ impl QueueLook<'_> {
 
     fn victims(&self, victims: &[QueueVictim]) -> Vec<Victim> {
         let pods = victims.iter().filter_map(|victim| {
-            let pod = self.seen.pods.get(victim.uid.as_str())?;
+            let pod = self.watched.pods.get(victim.uid.as_str())?;
             Some(Victim {
                 pod: sublet_api::pod_key(pod).ok()?,
                 uid: victim.uid.clone(),
@@ -293,7 +293,7 @@ impl QueueLook<'_> {
         let mut roles: BTreeMap<&Arc<str>, PlannedRole> = BTreeMap::new();
         let mut free: BTreeMap<&Arc<str>, Vec<Candidate<'_>>> = BTreeMap::new();
         for member in queued.pods.iter().filter(|member| !member.is_bound) {
-            let pod = self.seen.pods.get(member.uid.as_str());
+            let pod = self.watched.pods.get(member.uid.as_str());
             let Some(pod) = pod.filter(|pod| counts(pod)) else {
                 continue;
             };
@@ -344,9 +344,9 @@ impl QueueLook<'_> {
     /// The template for the pods of a role: the job's own, or that of an object that the job makes.
     fn template(&self, queued: &QueuedGroup, role: &str) -> Option<&Pod> {
         let job = queued.job.as_ref()?;
-        let own = self.seen.jobs.get(job);
+        let own = self.watched.jobs.get(job);
         let made = self
-            .seen
+            .watched
             .jobs
             .values()
             .filter(|one| one.owner.as_ref() == Some(job));

@@ -50,10 +50,10 @@ pub(crate) enum Then {
 
 /// All that the protocol looks at.
 pub(crate) struct ProtocolSnapshot<'a> {
-    seen: &'a WatchedState,
+    watched: &'a WatchedState,
     groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
     pods: BTreeMap<PodUid, PodSnapshot>,
-    sights: BTreeMap<GroupId, GroupSnapshot<'a>>,
+    snapshots: BTreeMap<GroupId, GroupSnapshot<'a>>,
     /// The plan of each group that goes before its others.
     first: BTreeMap<GroupId, Arc<str>>,
     epoch: u64,
@@ -62,15 +62,16 @@ pub(crate) struct ProtocolSnapshot<'a> {
 
 impl<'a> ProtocolSnapshot<'a> {
     pub(crate) fn new(
-        seen: &'a WatchedState,
+        watched: &'a WatchedState,
         groups: &'a BTreeMap<&'a str, &'a QueuedGroup>,
         memory: &Memory,
         (epoch, now): (u64, Time),
     ) -> ProtocolSnapshot<'a> {
         let plans = || {
-            seen.plans
+            watched
+                .plans
                 .values()
-                .filter_map(|seen| seen.plan.as_ref().ok())
+                .filter_map(|watched| watched.plan.as_ref().ok())
         };
         let mut first: BTreeMap<GroupId, Arc<str>> = BTreeMap::new();
         let victims = plans()
@@ -84,27 +85,27 @@ impl<'a> ProtocolSnapshot<'a> {
                     .or_insert_with(|| plan.name.clone());
             }
         }
-        let pods = seen.pods.values().filter_map(|pod| {
+        let pods = watched.pods.values().filter_map(|pod| {
             // Who has ended has had its place; a victim that has ended is gone.
             let counts = !is_over(pod) || !victims.contains(&*pod.metadata.uid);
-            counts.then(|| Some((pod_uid(pod).ok()?, sight_of(pod))))?
+            counts.then(|| Some((pod_uid(pod).ok()?, snapshot_of(pod))))?
         });
-        let sights = groups.values().map(|queued| {
-            let sight = GroupSnapshot {
+        let snapshots = groups.values().map(|queued| {
+            let snapshot = GroupSnapshot {
                 group: &queued.group,
                 suspended: queued.is_suspended,
-                waiting: waiting(seen, queued),
+                waiting: waiting(watched, queued),
                 requeued_by: memory.given_up(queued.group.id.as_str()),
                 late: &queued.late,
                 is_sized: queued.job.is_some(),
             };
-            (queued.group.id.clone(), sight)
+            (queued.group.id.clone(), snapshot)
         });
         ProtocolSnapshot {
-            seen,
+            watched,
             groups,
             pods: pods.collect(),
-            sights: sights.collect(),
+            snapshots: snapshots.collect(),
             first,
             epoch,
             now,
@@ -119,23 +120,23 @@ impl<'a> ProtocolSnapshot<'a> {
         is_confirmed: bool,
         memory: &mut Memory,
     ) -> Vec<Step> {
-        let is_usable = |node: &NodeName| self.seen.nodes.contains_key(node.as_str());
+        let is_usable = |node: &NodeName| self.watched.nodes.contains_key(node.as_str());
         let other = |group: &GroupId| {
             let first = self.first.get(group);
             first.is_some_and(|first| *first != plan.name)
         };
         let mut slots = plan.groups.iter().flat_map(|group| &group.slots);
-        let sight = PlanSnapshot {
+        let snapshot = PlanSnapshot {
             epoch: self.epoch,
             is_confirmed,
             now: self.now,
             pods: &self.pods,
-            groups: &self.sights,
+            groups: &self.snapshots,
             is_usable: &is_usable,
             has_other_plan: &other,
             fits: slots.all(|slot| is_usable(&slot.node)),
         };
-        let due = next_steps(plan, &sight).into_iter();
+        let due = next_steps(plan, &snapshot).into_iter();
         due.filter_map(|step| self.written(step, plan, uid, memory))
             .collect()
     }
@@ -143,10 +144,10 @@ impl<'a> ProtocolSnapshot<'a> {
     /// Returns the steps due for groups in no plan, with too few members that have places.
     pub(crate) fn stranded(&self, memory: &Memory) -> Vec<Step> {
         let free = self
-            .sights
+            .snapshots
             .values()
-            .filter(|sight| !self.first.contains_key(&sight.group.id));
-        let uids = free.flat_map(|sight| stranded(sight, &self.pods));
+            .filter(|snapshot| !self.first.contains_key(&snapshot.group.id));
+        let uids = free.flat_map(|snapshot| stranded(snapshot, &self.pods));
         uids.filter_map(|uid| self.eviction(&uid, memory)).collect()
     }
 
@@ -179,13 +180,13 @@ impl<'a> ProtocolSnapshot<'a> {
                 switch(self.job(&group)?, true)
             }
             PlanStep::Free(uid, mark) | PlanStep::Steer(uid, mark) => {
-                Some(release(self.seen.pods.get(uid.as_str())?, mark))
+                Some(release(self.watched.pods.get(uid.as_str())?, mark))
             }
         }
     }
 
     fn eviction(&self, uid: &PodUid, memory: &Memory) -> Option<Step> {
-        let pod = self.seen.pods.get(uid.as_str())?;
+        let pod = self.watched.pods.get(uid.as_str())?;
         if memory.was_asked(uid.as_str(), self.now) {
             return None;
         }
@@ -200,16 +201,16 @@ impl<'a> ProtocolSnapshot<'a> {
 
     fn job(&self, group: &GroupId) -> Option<&JobFacts> {
         let queued = self.groups.get(group.as_str())?;
-        self.seen.jobs.get(queued.job.as_ref()?)
+        self.watched.jobs.get(queued.job.as_ref()?)
     }
 }
 
 /// The group's pods that have no node, the oldest first.
-fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
+fn waiting(watched: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)> {
     let free = queued.pods.iter().filter(|member| !member.is_bound);
     let mut free: Vec<_> = free
         .filter_map(|member| {
-            let meta = &seen.pods.get(member.uid.as_str())?.metadata;
+            let meta = &watched.pods.get(member.uid.as_str())?.metadata;
             Some(((member.index, &meta.creation_timestamp, &meta.name), member))
         })
         .collect();
@@ -220,7 +221,7 @@ fn waiting(seen: &WatchedState, queued: &QueuedGroup) -> Vec<(Arc<str>, PodUid)>
     named.collect()
 }
 
-fn sight_of(pod: &Pod) -> PodSnapshot {
+fn snapshot_of(pod: &Pod) -> PodSnapshot {
     PodSnapshot {
         held: has_scheduling_gate(pod),
         slot: slot_of(pod).map(|mark| mark.key),

@@ -33,7 +33,7 @@ use super::watching::KOORDINATOR;
 
 /// The cluster's objects, and the queue that looks at them.
 struct World {
-    seen: WatchedState,
+    watched: WatchedState,
     engine: Engine,
     nodes: Vec<(NodeIdx, NodeRules)>,
     memory: Memory,
@@ -68,10 +68,10 @@ impl World {
         let facts = facts_with_stock(&node, NodeDefaults { unit: Unit::MiB }).unwrap();
         let idx = engine.set_node(facts);
         let nodes = vec![(idx, node_rules(&node))];
-        let mut seen = WatchedState::default();
-        seen.node(Change::Set(node));
+        let mut watched = WatchedState::default();
+        watched.node(Change::Set(node));
         World {
-            seen,
+            watched,
             engine,
             nodes,
             memory: Memory::default(),
@@ -103,7 +103,7 @@ impl World {
             },
         }))
         .unwrap();
-        self.seen.pod(Change::Set(pod));
+        self.watched.pod(Change::Set(pod));
     }
 
     fn pod_group(&mut self, name: &str, min: u32) {
@@ -113,14 +113,14 @@ impl World {
             "spec": {"minMember": min},
         }));
         let change = Change::Set(group.unwrap());
-        self.seen
+        self.watched
             .object("scheduling.x-k8s.io/v1alpha1", "PodGroup", change);
     }
 
     /// The allocations of the plans' slots, under the UIDs of the pods that they are for.
     fn slots(&self) -> Vec<Entry> {
-        let plans = self.seen.plans.values();
-        let plans = plans.filter_map(|seen| seen.plan.as_deref().ok());
+        let plans = self.watched.plans.values();
+        let plans = plans.filter_map(|watched| watched.plan.as_deref().ok());
         let slots = plans.map(|plan| slot_entries(plan, |role| role.claim(Unit::MiB)).unwrap());
         let slots = slots.flat_map(BTreeMap::into_values).map(|slot| Entry {
             uid: slot.of.unwrap_or(slot.own.uid.clone()),
@@ -136,8 +136,8 @@ impl World {
             unit: Unit::MiB,
         };
         // The ledger has pods on nodes, and the slots of plans, as a read-only replica's has.
-        let seen = &self.seen;
-        self.bound.retain(|uid, _| seen.pods.contains_key(uid));
+        let watched = &self.watched;
+        self.bound.retain(|uid, _| watched.pods.contains_key(uid));
         let mut slots = self.slots();
         slots.retain(|slot| !self.bound.contains_key(slot.uid.as_str()));
         slots.extend(self.bound.values().cloned());
@@ -150,7 +150,7 @@ impl World {
             breaks: &|_| false,
         };
         let look = QueueLook {
-            seen: &self.seen,
+            watched: &self.watched,
             namespaces: &BTreeMap::new(),
             scope: &scope,
             rules: &QueueRules::default(),
@@ -177,15 +177,17 @@ impl World {
             self.version += 1;
             match &write.act {
                 Act::Create(object) | Act::Replace(object) => {
-                    self.seen.plan(Change::Set(plan(self.version, object)));
+                    self.watched.plan(Change::Set(plan(self.version, object)));
                 }
-                Act::Delete { .. } => self.seen.plan(Change::Gone(plan(0, &json!({"spec": {}})))),
+                Act::Delete { .. } => self
+                    .watched
+                    .plan(Change::Gone(plan(0, &json!({"spec": {}})))),
                 Act::JsonPatch(_) | Act::Evict(_) => {}
                 other => panic!("{other:?}"),
             }
             match then {
-                Then::Released(uid, mark) => self.seen.released(&uid, &mark),
-                Then::Evicted(uid) => self.seen.evicted(&uid, "2026-01-01T00:00:00Z"),
+                Then::Released(uid, mark) => self.watched.released(&uid, &mark),
+                Then::Evicted(uid) => self.watched.evicted(&uid, "2026-01-01T00:00:00Z"),
                 _ => {}
             }
         }
@@ -194,7 +196,12 @@ impl World {
     /// The kube-scheduler and the extender bind every pod that was let go.
     fn bind(&mut self) {
         let slots = self.slots();
-        let pods: Vec<Pod> = self.seen.pods.values().map(|pod| Pod::clone(pod)).collect();
+        let pods: Vec<Pod> = self
+            .watched
+            .pods
+            .values()
+            .map(|pod| Pod::clone(pod))
+            .collect();
         for mut pod in pods {
             let mark = slot_of(&pod);
             if let Some(mark) = mark.filter(|_| pod.spec.node_name.is_empty()) {
@@ -204,13 +211,13 @@ impl World {
                     .find(|slot| slot.uid.as_str() == pod.metadata.uid);
                 let entry = of.map(|slot| (pod.metadata.uid.clone(), slot.clone()));
                 self.bound.extend(entry);
-                self.seen.pod(Change::Set(pod));
+                self.watched.pod(Change::Set(pod));
             }
         }
     }
 
     fn plans(&self) -> Vec<&str> {
-        self.seen.plans.keys().map(String::as_str).collect()
+        self.watched.plans.keys().map(String::as_str).collect()
     }
 }
 
@@ -225,19 +232,19 @@ fn what_there_is_no_room_to_tell_is_told_later() {
         reasons: false,
         status: false,
     };
-    assert_eq!(world.look().told, StatusReport::default());
+    assert_eq!(world.look().report, StatusReport::default());
     world.room.status = true;
-    let told = world.look().told;
-    assert_eq!((told.events.len(), told.status.len()), (0, 1));
+    let report = world.look().report;
+    assert_eq!((report.events.len(), report.status.len()), (0, 1));
     world.room.reasons = true;
-    let told = world.look().told;
-    assert!(!events(&told.events).is_empty() && told.status.is_empty());
+    let report = world.look().report;
+    assert!(!events(&report.events).is_empty() && report.status.is_empty());
 
     world.room.reasons = false;
     world.pod("p1", "g");
     let round = world.look();
     assert_eq!(acts(&round.steps), ["create"]);
-    let told = events(&round.told.events);
+    let told = events(&round.report.events);
     assert!(
         told.iter().all(|text| text.contains("may start")),
         "{told:?}"
@@ -272,7 +279,7 @@ fn a_gang_goes_from_its_scheduling_gates_to_its_places_and_leaves_no_plan() {
     world.pod("p0", "g");
     let round = world.look();
     assert_eq!(acts(&round.steps), [""; 0]);
-    let told = events(&round.told.events);
+    let told = events(&round.report.events);
     assert!(
         told.iter()
             .any(|text| text.contains("starts when there are 2")),
@@ -285,7 +292,7 @@ fn a_gang_goes_from_its_scheduling_gates_to_its_places_and_leaves_no_plan() {
         acts(&round.steps),
         ["create"],
         "{:?}",
-        events(&round.told.events)
+        events(&round.report.events)
     );
     assert_eq!(round.steps[0].then, Then::Planned("plan-3-1".to_owned()));
     world.carry_out(round.steps);
@@ -322,7 +329,7 @@ fn nothing_is_planned_twice_while_a_plan_is_on_its_way() {
         acts(&round.steps),
         ["create"],
         "{:?}",
-        events(&round.told.events)
+        events(&round.report.events)
     );
     world
         .memory
@@ -347,9 +354,9 @@ fn what_is_planned_is_used() {
         acts(&round.steps),
         ["create"],
         "{:?}",
-        events(&round.told.events)
+        events(&round.report.events)
     );
-    let told = events(&round.told.events);
+    let told = events(&round.report.events);
     assert!(
         told.iter()
             .any(|text| text.starts_with("position 1 in its quota: ")),
@@ -377,7 +384,7 @@ fn a_gang_larger_than_a_plan_is_told_so_and_others_start() {
     }
     let round = world.look();
     assert_eq!(acts(&round.steps), ["create"]);
-    let told = events(&round.told.events);
+    let told = events(&round.report.events);
     let why = "2001 members have to start together, and at most 2000 can";
     assert!(told.iter().any(|text| text.ends_with(why)), "{told:?}");
     assert!(
@@ -404,7 +411,7 @@ fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
             world.bind();
         }
         assert_eq!(world.plans(), [""; 0]);
-        world.seen.pods.remove("u-p1");
+        world.watched.pods.remove("u-p1");
         if is_successor {
             world.memory = Memory::default();
         }
@@ -415,7 +422,7 @@ fn a_gang_that_ran_as_a_whole_is_mended_and_not_taken_apart() {
             acts(&round.steps),
             ["create"],
             "{:?}",
-            events(&round.told.events)
+            events(&round.report.events)
         );
         world.carry_out(round.steps);
         assert_eq!(acts(&world.look().steps), ["patch"]);
@@ -438,7 +445,7 @@ fn a_part_of_a_gang_that_never_ran_goes() {
         world.carry_out(round.steps);
     }
     world.bind();
-    let unbound = Arc::make_mut(world.seen.pods.get_mut("u-p2").unwrap());
+    let unbound = Arc::make_mut(world.watched.pods.get_mut("u-p2").unwrap());
     unbound.spec.node_name.clear();
     assert_eq!(acts(&world.look().steps), [""; 0]);
     world.now += 3_600_000;

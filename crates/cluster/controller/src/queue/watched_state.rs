@@ -147,11 +147,11 @@ impl WatchedState {
                 let name = object.metadata.name.clone();
                 self.list("plans", || name.clone());
                 let plan = object.read();
-                let seen = WatchedPlan {
+                let watched = WatchedPlan {
                     uid: object.metadata.uid.clone(),
                     plan: plan.map(Arc::new).map_err(|error| error.to_string()),
                 };
-                self.plans.insert(name, seen);
+                self.plans.insert(name, watched);
             }
             Change::Gone(object) => drop(self.plans.remove(&object.metadata.name)),
         }

@@ -41,7 +41,7 @@ const UNDEFINED: Duration = Duration::from_secs(60);
 /// The objects seen, and the signal of news.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    seen: Mutex<WatchedState>,
+    watched: Mutex<WatchedState>,
     /// Lists that are not complete yet.
     awaited: Mutex<BTreeSet<String>>,
     /// Notified of every change.
@@ -50,8 +50,8 @@ pub(crate) struct Board {
 
 impl Board {
     /// The objects seen.
-    pub(crate) fn seen(&self) -> MutexGuard<'_, WatchedState> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn watched(&self) -> MutexGuard<'_, WatchedState> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until every list is complete.
@@ -74,17 +74,17 @@ impl Board {
 /// Changes that the ledger's own watches tell.
 impl EventSink for Board {
     fn pod(&self, change: Change<Pod>) {
-        self.seen().pod(change);
+        self.watched().pod(change);
         self.news.notify_one();
     }
 
     fn node(&self, change: Change<Node>) {
-        self.seen().node(change);
+        self.watched().node(change);
         self.news.notify_one();
     }
 
     fn plan(&self, change: Change<GangPlanObject>) {
-        self.seen().plan(change);
+        self.watched().plan(change);
         self.news.notify_one();
     }
 }
@@ -106,13 +106,15 @@ pub(crate) fn follow_lists(client: &Client, board: &Arc<Board>, vital: &Vital) -
         name: PLUGINS.to_owned(),
         ..list.clone()
     };
-    list.follow(&mut tasks, quotas, |seen, change| {
-        seen.quota(KOORDINATOR, change);
+    list.follow(&mut tasks, quotas, |watched, change| {
+        watched.quota(KOORDINATOR, change);
     });
     let quotas = |client: &Client| watch::<PluginQuotas>(client, None);
-    plugins.clone().follow(&mut tasks, quotas, |seen, change| {
-        seen.quota(PLUGINS, change);
-    });
+    plugins
+        .clone()
+        .follow(&mut tasks, quotas, |watched, change| {
+            watched.quota(PLUGINS, change);
+        });
     for api in group_apis() {
         let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
         let watched = ApiResource::from_gvk_with_plural(&kind, api.plural);
@@ -123,8 +125,8 @@ pub(crate) fn follow_lists(client: &Client, board: &Arc<Board>, vital: &Vital) -
             ..plugins.clone()
         };
         let objects = move |client: &Client| watch_any(client, &watched);
-        list.follow(&mut tasks, objects, move |seen, change| {
-            seen.object(&api_version, api.kind, change);
+        list.follow(&mut tasks, objects, move |watched, change| {
+            watched.object(&api_version, api.kind, change);
         });
     }
     tasks
@@ -157,8 +159,8 @@ impl List {
             loop {
                 self.until_undefined(watch(&self.client), &mut enter).await;
                 // Nothing is left of what nobody defines any more.
-                enter(&mut self.board.seen(), Change::ListBegins);
-                enter(&mut self.board.seen(), Change::ListEnds);
+                enter(&mut self.board.watched(), Change::ListBegins);
+                enter(&mut self.board.watched(), Change::ListEnds);
                 self.board.complete(&self.name);
                 self.until_defined().await;
             }
@@ -175,7 +177,7 @@ impl List {
             match change {
                 Ok(change) => {
                     let is_whole = matches!(change, Change::ListEnds);
-                    enter(&mut self.board.seen(), change);
+                    enter(&mut self.board.watched(), change);
                     match is_whole {
                         true => self.board.complete(&self.name),
                         false => self.board.news.notify_one(),

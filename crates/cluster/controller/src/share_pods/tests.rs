@@ -195,12 +195,12 @@ fn keeper() -> SharePodKeeper {
 fn decided(share_pod: &SharePod, pod: Result<Option<Value>, String>) -> Decision {
     let mut object: SharePodWire = serde_json::from_value(json!({})).unwrap();
     object.object = share_pod.clone();
-    let sight = SharePodSnapshot {
+    let snapshot = SharePodSnapshot {
         pod,
         labels: BTreeMap::new(),
         flavors: None,
     };
-    keeper().decide(&object, &sight, Timestamp::UNIX_EPOCH)
+    keeper().decide(&object, &snapshot, Timestamp::UNIX_EPOCH)
 }
 
 /// The only write, as `create`, `status` or the reason of an event.

@@ -33,26 +33,26 @@ fn of_priority(name: &str, memory: u64, priority: i32) -> Value {
     pod
 }
 
-fn outlook(world: &World, pod: &Value) -> PreemptionVerdict {
+fn preemption_verdict(world: &World, pod: &Value) -> PreemptionVerdict {
     let pod = serde_json::from_value(pod.clone()).unwrap();
-    world.scheduler.outlook(&pod)
+    world.scheduler.preemption_verdict(&pod)
 }
 
 #[tokio::test]
 async fn what_is_decided_for_one_pod_counts_for_the_others() {
     let world = world();
     let high = of_priority("high", 14_000, 9);
-    let PreemptionVerdict::Possible(first) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(first) = preemption_verdict(&world, &high) else {
         panic!("nobody would go")
     };
     assert_eq!(first.victims.len(), 1);
     // Nothing was noted yet. It is found once more, and another pod waits for what comes free.
     assert!(
-        matches!(outlook(&world, &high), PreemptionVerdict::Possible(again) if again.victims == first.victims)
+        matches!(preemption_verdict(&world, &high), PreemptionVerdict::Possible(again) if again.victims == first.victims)
     );
     let other = of_priority("other", 14_000, 9);
     assert_eq!(
-        outlook(&world, &other),
+        preemption_verdict(&world, &other),
         PreemptionVerdict::No(NoRescue::RoomComes)
     );
     world
@@ -60,7 +60,7 @@ async fn what_is_decided_for_one_pod_counts_for_the_others() {
         .state()
         .forget(&sublet_model::PodUid::new("high").unwrap());
     assert!(matches!(
-        outlook(&world, &other),
+        preemption_verdict(&world, &other),
         PreemptionVerdict::Possible(_)
     ));
     let forget = |name| {
@@ -71,11 +71,11 @@ async fn what_is_decided_for_one_pod_counts_for_the_others() {
     // Nobody of the same priority goes, and nobody without a GPU.
     let equal = of_priority("equal", 14_000, 0);
     assert_eq!(
-        outlook(&world, &equal),
+        preemption_verdict(&world, &equal),
         PreemptionVerdict::No(NoRescue::NobodyHelps)
     );
     assert_eq!(
-        outlook(
+        preemption_verdict(
             &world,
             &json!({"metadata": {"name": "x", "namespace": "d", "uid": "x"}})
         ),
@@ -101,11 +101,11 @@ async fn nobody_is_evicted_for_room_that_a_plan_has() {
     // A card of the gang is not free once somebody has gone, and no plan is evicted.
     world.plan(plan("a", 1, &[(0, "n1", 0, ""), (1, "n1", 1, "")]));
     assert_eq!(
-        outlook(&world, &high),
+        preemption_verdict(&world, &high),
         PreemptionVerdict::No(NoRescue::NobodyHelps)
     );
     world.plan(plan("a", 1, &[(0, "n1", 0, "")]));
-    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = preemption_verdict(&world, &high) else {
         panic!("the other card is nobody's")
     };
     let victims: Vec<&str> = decided.victims.iter().map(|one| one.uid.as_str()).collect();
@@ -118,12 +118,12 @@ async fn nobody_is_evicted_for_a_pod_that_the_stock_scheduler_would_refuse_then(
     let world = world_under(StockRules::Here);
     let mut high = of_priority("high", 14_000, 9);
     assert!(matches!(
-        outlook(&world, &high),
+        preemption_verdict(&world, &high),
         PreemptionVerdict::Possible(_)
     ));
     high["spec"]["containers"][0]["resources"]["limits"]["example.com/nic"] = json!("1");
     assert_eq!(
-        outlook(&world, &high),
+        preemption_verdict(&world, &high),
         PreemptionVerdict::No(NoRescue::NobodyHelps)
     );
 }
@@ -134,18 +134,27 @@ async fn for_members_of_groups_only_the_queue_has_others_go() {
     let world = queueing();
     let mut parked = of_priority("parked", 14_000, 9);
     parked["metadata"]["labels"] = json!({ "pod-group.scheduling.sigs.k8s.io": "g" });
-    assert_eq!(outlook(&world, &parked), PreemptionVerdict::Unknown);
+    assert_eq!(
+        preemption_verdict(&world, &parked),
+        PreemptionVerdict::Unknown
+    );
     let mut placed = member("placed", "a", 0, "n1");
     placed["spec"]["priority"] = json!(9);
-    assert_eq!(outlook(&world, &placed), PreemptionVerdict::Unknown);
+    assert_eq!(
+        preemption_verdict(&world, &placed),
+        PreemptionVerdict::Unknown
+    );
     // A note of before it was one is not followed either.
     parked["metadata"]["annotations"] = json!({ keys::PREEMPTING: "{}" });
-    assert_eq!(outlook(&world, &parked), PreemptionVerdict::Unknown);
+    assert_eq!(
+        preemption_verdict(&world, &parked),
+        PreemptionVerdict::Unknown
+    );
     // Without a queue it is a pod as any other.
     let alone = self::world();
     parked["metadata"]["annotations"] = json!({});
     assert!(matches!(
-        outlook(&alone, &parked),
+        preemption_verdict(&alone, &parked),
         PreemptionVerdict::Possible(_)
     ));
 }
@@ -168,7 +177,7 @@ async fn nobody_is_evicted_from_the_system_s_namespaces() {
         world.ready();
         let high = of_priority("high", 14_000, 9);
         assert_eq!(
-            outlook(&world, &high),
+            preemption_verdict(&world, &high),
             PreemptionVerdict::No(NoRescue::Guarded)
         );
     }
@@ -178,7 +187,7 @@ async fn nobody_is_evicted_from_the_system_s_namespaces() {
 async fn a_note_is_followed_only_as_far_as_it_may_be() {
     let world = world();
     let mut high = of_priority("high", 14_000, 9);
-    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = preemption_verdict(&world, &high) else {
         panic!("nobody would go")
     };
     let note = |pod: &mut Value, text: &str| {
@@ -186,7 +195,7 @@ async fn a_note_is_followed_only_as_far_as_it_may_be() {
     };
     let text = preempting_to_json(&decided);
     note(&mut high, &text);
-    let PreemptionVerdict::Decided(_, left) = outlook(&world, &high) else {
+    let PreemptionVerdict::Decided(_, left) = preemption_verdict(&world, &high) else {
         panic!("the note is not read")
     };
     assert_eq!(left, decided.victims);
@@ -199,19 +208,22 @@ async fn a_note_is_followed_only_as_far_as_it_may_be() {
         let mut forged = of_priority("high", 14_000, priority);
         note(&mut forged, &text);
         assert!(
-            matches!(outlook(&world, &forged), PreemptionVerdict::Decided(_, left) if left.is_empty()),
+            matches!(preemption_verdict(&world, &forged), PreemptionVerdict::Decided(_, left) if left.is_empty()),
             "{text}"
         );
     }
     note(&mut high, "{}");
-    assert_eq!(outlook(&world, &high), PreemptionVerdict::Unknown);
+    assert_eq!(
+        preemption_verdict(&world, &high),
+        PreemptionVerdict::Unknown
+    );
 }
 
 #[tokio::test]
 async fn room_is_kept_from_pods_of_lower_priority() {
     let world = world();
     let mut high = of_priority("high", 14_000, 9);
-    let PreemptionVerdict::Possible(decided) = outlook(&world, &high) else {
+    let PreemptionVerdict::Possible(decided) = preemption_verdict(&world, &high) else {
         panic!("nobody would go")
     };
     // The victim has gone, and its successor is asked about before the pod that waits.

@@ -199,7 +199,7 @@ impl Tick<'_> {
         let Err(reason) = self.start_free(waiting, &wanted, claimant, leave) else {
             return Ok(Evicts(false));
         };
-        let about = (charge.quota, group.priority, self.memo.outlook(&wanted));
+        let about = (charge.quota, group.priority, self.memo.places_key(&wanted));
         if self.no_reclaim.contains(&about) {
             return Err(reason);
         }
@@ -230,7 +230,7 @@ impl Tick<'_> {
                 Ok(()) => self.held_for().unwrap_or(reason),
                 Err(_) => reason,
             })?;
-        let about = (self.memo.outlook(wanted), leave.ground);
+        let about = (self.memo.places_key(wanted), leave.ground);
         if let Some(lack) = self.no_room.get(&about) {
             return Err(lack.clone().reason(wanted));
         }

@@ -1,7 +1,7 @@
 //! Addresses of linear memory: the entry of each, and the steps when one is freed.
 //!
 //! An address may be freed by `cuMemFree`, by `cuMemFreeAsync` or by the end of its context. In
-//! each case it is taken out of the books before the driver is asked, and its payer is told
+//! each case it is taken out of the accounts before the driver is asked, and its payer is told
 //! afterwards: for memory of this process its account ([`Owned`]), later if others still hold it
 //! ([`deferred_free`](super::deferred_free)); for memory of another process that process
 //! ([`Borrowed`]).
@@ -22,13 +22,13 @@ pub struct Known {
     borrowed: Option<Borrowed>,
 }
 
-/// Takes an address out of the books.
+/// Takes an address out of the accounts.
 pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
-    let owned = tenant.books.pointers.remove(address);
+    let owned = tenant.accounts.pointers.remove(address);
     if let Some(owned) = &owned {
         owned.leaves(tenant);
     }
-    let holders = tenant.books.exports.remove(address).unwrap_or_default();
+    let holders = tenant.accounts.exports.remove(address).unwrap_or_default();
     let borrowed = match owned {
         Some(_) => None,
         None => Borrowed::take(tenant, address),
@@ -43,7 +43,7 @@ pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Known> {
 
 /// Remembers the charge of an address.
 pub fn keep(tenant: &Tenant, address: CUdeviceptr, owned: Owned) {
-    if let Some(before) = tenant.books.pointers.insert(address, owned) {
+    if let Some(before) = tenant.accounts.pointers.insert(address, owned) {
         // The driver gave the address out again, so what was there is gone.
         before.leaves(tenant);
         before.give_back(tenant);
@@ -63,14 +63,17 @@ pub fn after_free(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bo
         None => {}
     }
     match owned {
-        Some(owned) if freed => tenant.books.deferred_frees.pay_back(tenant, owned, holders),
+        Some(owned) if freed => tenant
+            .accounts
+            .deferred_frees
+            .pay_back(tenant, owned, holders),
         owned => {
             if let Some(owned) = owned {
                 owned.stays(tenant);
                 keep(tenant, address, owned);
             }
             if !freed && !holders.is_empty() {
-                tenant.books.exports.insert(address, holders);
+                tenant.accounts.exports.insert(address, holders);
             }
         }
     }
@@ -78,10 +81,10 @@ pub fn after_free(tenant: &Tenant, address: CUdeviceptr, known: Known, freed: bo
 
 /// The driver has freed addresses by itself, with a context: pays back for those that are gone.
 pub fn forget_where(tenant: &Tenant, is_gone: impl Fn(&Owned) -> bool) {
-    let books = tenant.books;
-    for (address, owned) in books.pointers.remove_where(is_gone) {
+    let accounts = tenant.accounts;
+    for (address, owned) in accounts.pointers.remove_where(is_gone) {
         owned.leaves(tenant);
-        let holders = books.exports.remove(address).unwrap_or_default();
-        books.deferred_frees.pay_back(tenant, owned, holders);
+        let holders = accounts.exports.remove(address).unwrap_or_default();
+        accounts.deferred_frees.pay_back(tenant, owned, holders);
     }
 }

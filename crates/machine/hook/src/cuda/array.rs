@@ -37,7 +37,7 @@ pub enum Array {
 impl Array {
     /// Remembers it.
     pub(super) fn keep(self, tenant: &Tenant, handle: u64) {
-        if let Some(before) = tenant.books.arrays.insert(handle, self) {
+        if let Some(before) = tenant.accounts.arrays.insert(handle, self) {
             before.ended(tenant);
         }
     }
@@ -61,7 +61,7 @@ impl Array {
 
 /// True if an array gets its memory in one piece.
 fn is_mapped_whole(tenant: &Tenant, handle: u64) -> bool {
-    let array = tenant.books.arrays.get(handle);
+    let array = tenant.accounts.arrays.get(handle);
     matches!(
         array,
         Some(Array::Own {
@@ -232,7 +232,7 @@ impl Description for CUDA_ARRAY3D_DESCRIPTOR_v1 {
 
 /// A handle of an array, of either kind.
 pub trait ArrayHandle: Copy {
-    /// Its number, by which the books know it.
+    /// Its number, by which the accounts know it.
     fn key(self) -> u64;
 }
 
@@ -300,7 +300,7 @@ where
     let key = array.key();
     giving(
         |tenant| {
-            let known = tenant.books.arrays.remove(key)?;
+            let known = tenant.accounts.arrays.remove(key)?;
             Some((known, physical::take_array(tenant, key)))
         },
         // SAFETY: the program's own argument.

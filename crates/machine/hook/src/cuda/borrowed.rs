@@ -27,17 +27,17 @@ impl Borrowed {
 
     /// Remembers it. An address can be borrowed several times.
     pub fn keep(self, tenant: &Tenant, address: CUdeviceptr) {
-        let mut all = tenant.books.borrowed.remove(address).unwrap_or_default();
+        let mut all = tenant.accounts.borrowed.remove(address).unwrap_or_default();
         all.push(self);
-        tenant.books.borrowed.insert(address, all);
+        tenant.accounts.borrowed.insert(address, all);
     }
 
     /// An address is about to be given back, once.
     pub fn take(tenant: &Tenant, address: CUdeviceptr) -> Option<Self> {
-        let mut all = tenant.books.borrowed.remove(address)?;
+        let mut all = tenant.accounts.borrowed.remove(address)?;
         let last = all.pop();
         if !all.is_empty() {
-            tenant.books.borrowed.insert(address, all);
+            tenant.accounts.borrowed.insert(address, all);
         }
         last
     }

@@ -27,7 +27,7 @@ use crate::real::Like;
 
 /// Forgets a context that is gone: its allocations, and all on its card if it was the last there.
 fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
-    let mut contexts = locked(&tenant.books.contexts);
+    let mut contexts = locked(&tenant.accounts.contexts);
     let was_last = contexts.end(tenant, device);
     let extras = contexts.limits.forget(context);
     drop(contexts);
@@ -38,9 +38,9 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
     forget_memory(tenant, |budget, of| is_of(of) || Some(budget) == card);
     if let Some(index) = place.listed() {
         let ends = |of| is_of(of) || card.is_some();
-        tenant.books.heaps.end(tenant, index, ends);
+        tenant.accounts.heaps.end(tenant, index, ends);
     }
-    let borrowed = &tenant.books.borrowed;
+    let borrowed = &tenant.accounts.borrowed;
     for (_, all) in borrowed.remove_where(|all| all.iter().any(|one| is_of(one.context))) {
         all.into_iter().for_each(|one| one.ended(tenant));
     }
@@ -48,7 +48,7 @@ fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
 
 /// Forgets memory that the driver freed.
 fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
-    let books = tenant.books;
+    let accounts = tenant.accounts;
     let is_of = |held: &ContextCharge| is_gone(held.charge.budget, held.context);
     let is_owned = |owned: &Owned| match owned {
         Owned::Context(held) => is_of(held),
@@ -57,15 +57,15 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
         Owned::Pool { .. } => false,
     };
     address::forget_where(tenant, is_owned);
-    for (_, held) in books.pinned.remove_where(is_of) {
+    for (_, held) in accounts.pinned.remove_where(is_of) {
         tenant.give(held.charge);
     }
-    for (handle, array) in books.arrays.remove_where(|array| is_of(array.held())) {
+    for (handle, array) in accounts.arrays.remove_where(|array| is_of(array.held())) {
         let mapped = physical::take_array(tenant, handle);
         array.ended(tenant);
         physical::drop_array(tenant, mapped);
     }
-    for (_, share) in books.externals.remove_where(|share| is_of(share)) {
+    for (_, share) in accounts.externals.remove_where(|share| is_of(share)) {
         tenant.give_share(share);
     }
 }
@@ -75,15 +75,15 @@ fn ending(
     tenant: &Tenant,
     context: CUcontext,
 ) -> Option<(book::Made, MutexGuard<'static, NotedWork>)> {
-    let running = tenant.books.work.hold();
-    let made = locked(&tenant.books.contexts).made.remove(&context)?;
+    let running = tenant.accounts.work.hold();
+    let made = locked(&tenant.accounts.contexts).made.remove(&context)?;
     Some((made, running))
 }
 
 /// It has ended, with all that ran in it.
 fn ended(tenant: &Tenant, mut running: MutexGuard<'_, NotedWork>, context: CUcontext) {
     running.context_ended(context);
-    tenant.books.queues.context_ended(context);
+    tenant.accounts.queues.context_ended(context);
 }
 
 /// A call that makes a context or retains one.
@@ -98,7 +98,7 @@ fn entering(
     let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    match catch_panic(|| locked(&tenant.books.contexts).begin(&tenant, device)) {
+    match catch_panic(|| locked(&tenant.accounts.contexts).begin(&tenant, device)) {
         None => return call(),
         Some(Err(OverLimit)) if is_absent(device) => return call(),
         Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
@@ -106,7 +106,7 @@ fn entering(
     }
     let result = call();
     let _ = catch_panic(|| {
-        let mut contexts = locked(&tenant.books.contexts);
+        let mut contexts = locked(&tenant.accounts.contexts);
         if result == CUDA_SUCCESS {
             made(&tenant, &mut contexts);
         } else {
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn attach<R: Like<row::cuCtxAttach>>(
             }
             // SAFETY: the driver wrote it.
             let context = unsafe { *context };
-            if let Some(made) = locked(&tenant.books.contexts).made.get_mut(&context) {
+            if let Some(made) = locked(&tenant.accounts.contexts).made.get_mut(&context) {
                 made.usage += 1;
             }
         },
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn detach<R: Like<row::cuCtxDetach>>(context: CUcontext) -
                 ended(tenant, running, context);
                 gone(tenant, made.device, context);
             } else {
-                locked(&tenant.books.contexts).made.insert(context, made);
+                locked(&tenant.accounts.contexts).made.insert(context, made);
             }
         },
     )
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn destroy<R: Like<row::cuCtxDestroy>>(context: CUcontext)
                 ended(tenant, running, context);
                 gone(tenant, made.device, context);
             } else {
-                locked(&tenant.books.contexts).made.insert(context, made);
+                locked(&tenant.accounts.contexts).made.insert(context, made);
             }
         },
     )
@@ -290,8 +290,8 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
 ) -> CUresult {
     giving(
         |tenant| {
-            let running = tenant.books.work.hold();
-            let device = locked(&tenant.books.contexts).green.remove(&context)?;
+            let running = tenant.accounts.work.hold();
+            let device = locked(&tenant.accounts.contexts).green.remove(&context)?;
             let mut current = CUcontext::default();
             // By this name threads had it as their current one.
             // SAFETY: a green context that lives, and the handle that is written.
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
         |tenant, (device, current, mut running), is_gone| {
-            let mut contexts = locked(&tenant.books.contexts);
+            let mut contexts = locked(&tenant.accounts.contexts);
             if !is_gone {
                 contexts.green.insert(context, device);
                 return;
@@ -340,12 +340,12 @@ pub unsafe extern "C" fn release<R: Like<row::cuDevicePrimaryCtxRelease>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |tenant| Some(tenant.books.work.hold()),
+        |tenant| Some(tenant.accounts.work.hold()),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
         |tenant, running, released| {
             if released {
-                let ended = locked(&tenant.books.contexts).released(device);
+                let ended = locked(&tenant.accounts.contexts).released(device);
                 primary_ended(tenant, running, device, ended);
             }
         },
@@ -360,12 +360,12 @@ pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |tenant| Some(tenant.books.work.hold()),
+        |tenant| Some(tenant.accounts.work.hold()),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
         |tenant, running, was_reset| {
             if was_reset {
-                let ended = locked(&tenant.books.contexts).was_reset(device);
+                let ended = locked(&tenant.accounts.contexts).was_reset(device);
                 primary_ended(tenant, running, device, ended);
             }
         },

@@ -224,7 +224,7 @@ impl DeferredFrees {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        let frees = &tenant.books.deferred_frees;
+        let frees = &tenant.accounts.deferred_frees;
         let started = without_signals(|| {
             thread::Builder::new()
                 .name("sublet-freed".into())

@@ -120,7 +120,7 @@ fn graph() -> Graph {
     let found = accounts(&code_of(&root), &graph);
     for (module, depth, code) in &sources {
         let mut all: BTreeSet<String> = named(code, *depth).into_iter().map(String::from).collect();
-        let used = after(code, "books.").filter_map(|rest| found.get(name_at(rest)));
+        let used = after(code, "accounts.").filter_map(|rest| found.get(name_at(rest)));
         all.extend(used.flatten().cloned());
         all.retain(|other| other != module && graph.contains_key(other));
         graph.entry(module.clone()).or_default().extend(all);

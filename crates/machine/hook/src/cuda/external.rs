@@ -33,7 +33,7 @@ pub unsafe extern "C" fn import<R: Like<row::cuImportExternalMemory>>(
             // SAFETY: the driver wrote it.
             let memory = unsafe { *memory };
             let share = Share::new(ContextCharge::here(charge));
-            if let Some(before) = tenant.books.externals.insert(memory.0 as u64, share) {
+            if let Some(before) = tenant.accounts.externals.insert(memory.0 as u64, share) {
                 tenant.give_share(before);
             }
         },
@@ -48,14 +48,14 @@ pub unsafe extern "C" fn destroy<R: Like<row::cuDestroyExternalMemory>>(
     memory: CUexternalMemory,
 ) -> CUresult {
     giving(
-        |tenant| tenant.books.externals.remove(memory.0 as u64),
+        |tenant| tenant.accounts.externals.remove(memory.0 as u64),
         // SAFETY: the program's own argument.
         || unsafe { R::call((memory,)) },
         |tenant, share, destroyed| {
             if destroyed {
                 tenant.give_share(share);
             } else {
-                tenant.books.externals.insert(memory.0 as u64, share);
+                tenant.accounts.externals.insert(memory.0 as u64, share);
             }
         },
     )
@@ -68,7 +68,7 @@ fn mapping(
     keep: impl FnOnce(&Tenant, Share),
 ) -> CUresult {
     giving(
-        |tenant| tenant.books.externals.get(memory.0 as u64),
+        |tenant| tenant.accounts.externals.get(memory.0 as u64),
         call,
         |tenant, share, mapped| {
             if mapped {

@@ -250,7 +250,7 @@ fn instantiating(
     if needs.is_nothing() {
         return call();
     }
-    let take = || locked(&tenant.books.graphs).take(&tenant, &needs);
+    let take = || locked(&tenant.accounts.graphs).take(&tenant, &needs);
     let taken = catch_panic(|| take().or_else(|refused| retry(&tenant, &needs, refused, take)));
     match taken {
         None => return call(),
@@ -259,7 +259,7 @@ fn instantiating(
     }
     let result = call();
     catch_panic(|| {
-        let mut graphs = locked(&tenant.books.graphs);
+        let mut graphs = locked(&tenant.accounts.graphs);
         let taken: Vec<_> = needs
             .cards
             .iter()
@@ -361,11 +361,11 @@ pub unsafe extern "C" fn exec_destroy<R: Like<row::cuGraphExecDestroy>>(
     exec: CUgraphExec,
 ) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.graphs).needs.remove(&exec),
+        |tenant| locked(&tenant.accounts.graphs).needs.remove(&exec),
         // SAFETY: the program's own argument.
         || unsafe { R::call((exec,)) },
         |tenant, needs, destroyed| {
-            let mut graphs = locked(&tenant.books.graphs);
+            let mut graphs = locked(&tenant.accounts.graphs);
             if destroyed {
                 graphs.outlive(tenant, needs);
             } else {
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn trim<R: Like<row::cuDeviceGraphMemTrim>>(device: CUdevi
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
         |tenant, (), _| {
-            if let Some(card) = locked(&tenant.books.graphs).cards.get_mut(&device) {
+            if let Some(card) = locked(&tenant.accounts.graphs).cards.get_mut(&device) {
                 card.settle(tenant);
             }
         },

@@ -55,7 +55,7 @@ pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> Admitted {
             GateState::Free => return Admitted::Unnoted,
             // What is recorded does not run, and who would end the recording must not wait.
             GateState::Closed if are_capturing(streams) => return Admitted::Unnoted,
-            GateState::Closed => process.books.waiting.wait(link, launcher),
+            GateState::Closed => process.accounts.waiting.wait(link, launcher),
             state => {
                 // The keeper may close the gate before it is noted; then this launch is seen to
                 // be inside, and goes.
@@ -70,9 +70,9 @@ pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> Admitted {
 }
 
 fn note(link: &Link, launcher: &Launcher, streams: &[CUstream]) -> bool {
-    let books = &process::current().books;
-    let work = &books.work;
-    books.steps.launched();
+    let accounts = &process::current().accounts;
+    let work = &accounts.work;
+    accounts.steps.launched();
     streams.iter().fold(false, |is_counted, &stream| {
         work.note(link, launcher, stream) | is_counted
     })
@@ -108,7 +108,7 @@ pub fn launched(launcher: &Launcher, streams: &[CUstream], admitted: Admitted) {
     {
         let _ = catch_panic(|| {
             if let Some(tenant) = Tenant::current() {
-                queue::count(&tenant.books.queues, tenant.link, launcher, stream);
+                queue::count(&tenant.accounts.queues, tenant.link, launcher, stream);
             }
         });
     }

@@ -157,14 +157,15 @@ impl CudaAccounts {
         self.work.note_all(link, &contexts);
     }
 
-    /// Returns the books to ask for unused memory, in this order: a deferred free may let a pool
-    /// shrink.
+    /// Returns the accounts to ask for unused memory, in this order: a deferred free may let a
+    /// pool shrink.
     fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {
         [&self.deferred_frees, &self.graphs, &self.pools]
     }
 }
 
-/// Takes a lock of the books. If a thread panicked with it, it had changed the book in one step.
-fn locked<T>(book: &Mutex<T>) -> MutexGuard<'_, T> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+/// Takes the lock of an account. If a thread panicked with it, it had changed the account in one
+/// step.
+fn locked<T>(account: &Mutex<T>) -> MutexGuard<'_, T> {
+    account.lock().unwrap_or_else(PoisonError::into_inner)
 }

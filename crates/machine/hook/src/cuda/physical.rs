@@ -71,7 +71,7 @@ pub unsafe extern "C" fn create<R: Like<row::cuMemCreate>>(
             let handle = unsafe { *handle };
             let holders = Vec::new();
             let holding = Holding::Own { charge, holders };
-            locked(&tenant.books.physical).made(handle, holding);
+            locked(&tenant.accounts.physical).made(handle, holding);
         },
     )
 }
@@ -84,11 +84,11 @@ pub unsafe extern "C" fn release<R: Like<row::cuMemRelease>>(
     handle: CUmemGenericAllocationHandle,
 ) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.physical).take_handle(handle),
+        |tenant| locked(&tenant.accounts.physical).take_handle(handle),
         // SAFETY: the program's own argument.
         || unsafe { R::call((handle,)) },
         |tenant, id, released| {
-            let mut physical = locked(&tenant.books.physical);
+            let mut physical = locked(&tenant.accounts.physical);
             if !released {
                 physical.put_handle(handle, id);
                 return;
@@ -129,13 +129,13 @@ pub unsafe extern "C" fn unmap<R: Like<row::cuMemUnmap>>(
 ) -> CUresult {
     giving(
         |tenant| {
-            let mut physical = locked(&tenant.books.physical);
+            let mut physical = locked(&tenant.accounts.physical);
             Some(physical.take_mappings(address, bytes as u64))
         },
         // SAFETY: the program's own arguments.
         || unsafe { R::call((address, bytes)) },
         |tenant, mappings, unmapped| {
-            let mut physical = locked(&tenant.books.physical);
+            let mut physical = locked(&tenant.accounts.physical);
             if !unmapped {
                 physical.put_mappings(mappings);
                 return;
@@ -174,7 +174,7 @@ pub(super) fn set_tiles(
     stream: CUstream,
 ) {
     let mut gone = Vec::new();
-    let mut physical = locked(&tenant.books.physical);
+    let mut physical = locked(&tenant.accounts.physical);
     for (tile, region, handle) in changes {
         let memory = handle.and_then(|handle| physical.behind(handle));
         physical.set_tiles(tile, region, memory, &mut gone);
@@ -185,24 +185,24 @@ pub(super) fn set_tiles(
 
 /// Returns the memory mapped into an array that is about to go.
 pub fn take_array(tenant: &Tenant, array: u64) -> Mapped {
-    locked(&tenant.books.physical).take_array(array)
+    locked(&tenant.accounts.physical).take_array(array)
 }
 
 /// It did not go after all.
 pub fn put_array(tenant: &Tenant, mapped: Mapped) {
-    locked(&tenant.books.physical).put_array(mapped);
+    locked(&tenant.accounts.physical).put_array(mapped);
 }
 
 /// It is gone, with its mappings.
 pub fn drop_array(tenant: &Tenant, mapped: Mapped) {
     let mut gone = Vec::new();
-    locked(&tenant.books.physical).drop_array(mapped, &mut gone);
+    locked(&tenant.accounts.physical).drop_array(mapped, &mut gone);
     let_go(tenant, gone, None);
 }
 
 /// Memory behind a handle goes to other processes.
 pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, holder: Holder) {
-    let mut physical = locked(&tenant.books.physical);
+    let mut physical = locked(&tenant.accounts.physical);
     if let Some(id) = physical.behind(handle) {
         physical.add_holder(id, holder, |known| known.still_holds(tenant));
     }
@@ -210,7 +210,7 @@ pub fn lend(tenant: &Tenant, handle: CUmemGenericAllocationHandle, holder: Holde
 
 /// Memory that is mapped in a range of addresses goes to others. False if none of it is known.
 pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, holder: &Holder) -> bool {
-    let mut physical = locked(&tenant.books.physical);
+    let mut physical = locked(&tenant.accounts.physical);
     let all = physical.mapped_within(address, bytes);
     for &id in &all {
         physical.add_holder(id, holder.clone(), |known| known.still_holds(tenant));
@@ -220,7 +220,7 @@ pub fn lend_range(tenant: &Tenant, address: u64, bytes: u64, holder: &Holder) ->
 
 /// A handle came from another process, or from this one by way of another.
 pub fn imported(tenant: &Tenant, handle: CUmemGenericAllocationHandle, key: Option<Key>) {
-    let is_borrowed = locked(&tenant.books.physical).imported(handle, key);
+    let is_borrowed = locked(&tenant.accounts.physical).imported(handle, key);
     if let (true, Some(key), Some(marks)) = (is_borrowed, key, tenant.link.marks()) {
         marks.set(key);
     }
@@ -238,7 +238,7 @@ fn let_go(tenant: &Tenant, gone: Vec<Holding>, after: Option<CUstream>) {
                     |stream| Work::in_stream(stream).map(|work| Holder::Work(Arc::new(work)));
                 holders.extend(after.map(|stream| work(stream).unwrap_or(Holder::Unseen)));
                 tenant
-                    .books
+                    .accounts
                     .deferred_frees
                     .pay_back(tenant, charge, holders);
             }
@@ -259,7 +259,7 @@ fn noting(call: impl FnOnce() -> CUresult, note: impl FnOnce(&mut Physical)) -> 
         call,
         |tenant, (), done| {
             if done {
-                note(&mut locked(&tenant.books.physical));
+                note(&mut locked(&tenant.accounts.physical));
             }
         },
     )

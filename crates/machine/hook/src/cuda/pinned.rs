@@ -21,7 +21,7 @@ fn of_the_host(bytes: u64) -> Need {
 
 fn keep(tenant: &Tenant, address: *mut c_void, charge: MemoryCharge) {
     let held = ContextCharge::here(charge);
-    if let Some(before) = tenant.books.pinned.insert(address.addr() as u64, held) {
+    if let Some(before) = tenant.accounts.pinned.insert(address.addr() as u64, held) {
         // The driver gave the address out again, so what was there is gone.
         tenant.give(before.charge);
     }
@@ -48,13 +48,13 @@ unsafe fn making(
 fn ending(address: *mut c_void, call: impl FnOnce() -> CUresult) -> CUresult {
     let key = address.addr() as u64;
     giving(
-        |tenant| tenant.books.pinned.remove(key),
+        |tenant| tenant.accounts.pinned.remove(key),
         call,
         |tenant, held, is_gone| {
             if is_gone {
                 tenant.give(held.charge);
             } else {
-                tenant.books.pinned.insert(key, held);
+                tenant.accounts.pinned.insert(key, held);
             }
         },
     )

@@ -198,12 +198,12 @@ pub unsafe extern "C" fn create<R: Like<row::cuMemPoolCreate>>(
 /// As the driver documents.
 pub unsafe extern "C" fn destroy<R: Like<row::cuMemPoolDestroy>>(pool: CUmemoryPool) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.pools).0.remove(&pool),
+        |tenant| locked(&tenant.accounts.pools).0.remove(&pool),
         // SAFETY: the program's own argument.
         || unsafe { R::call((pool,)) },
         |tenant, account, gone| {
             if !gone {
-                locked(&tenant.books.pools).0.insert(pool, account);
+                locked(&tenant.accounts.pools).0.insert(pool, account);
                 return;
             }
             if let Some(account) = account {
@@ -222,7 +222,13 @@ pub unsafe extern "C" fn trim_to<R: Like<row::cuMemPoolTrimTo>>(
     keep: usize,
 ) -> CUresult {
     giving(
-        |tenant| locked(&tenant.books.pools).0.get(&pool).cloned().flatten(),
+        |tenant| {
+            locked(&tenant.accounts.pools)
+                .0
+                .get(&pool)
+                .cloned()
+                .flatten()
+        },
         // SAFETY: the program's own arguments.
         || unsafe { R::call((pool, keep)) },
         |tenant, account, _| {

@@ -213,7 +213,7 @@ pub fn synchronised() {
         let tenant = Tenant::current()?;
         // Before they are looked at: what is freed meanwhile says so again.
         KEEPS.store(false, Ordering::Release);
-        for account in accounts(&tenant.books.pools) {
+        for account in accounts(&tenant.accounts.pools) {
             // One with which another thread works is looked at next time.
             let keeps = account.0.try_lock().map_or(true, |mut sums| {
                 sums.settle(&tenant);
@@ -254,13 +254,13 @@ impl CachesMemory for Mutex<Pools> {
 
 /// The account of a pool; `None` if nobody says where it is.
 pub(super) fn account_of(tenant: &Tenant, pool: CUmemoryPool, stream: CUstream) -> Option<Account> {
-    if let Some(known) = locked(&tenant.books.pools).0.get(&pool) {
+    if let Some(known) = locked(&tenant.accounts.pools).0.get(&pool) {
         return known.clone();
     }
     // The driver is asked without the lock: it may call back.
     let place = place_of(tenant, owner_of(pool), || device_of_stream(stream));
     let account = place.map(|place| Account::new(place, pool));
-    let mut pools = locked(&tenant.books.pools);
+    let mut pools = locked(&tenant.accounts.pools);
     pools.0.entry(pool).or_insert(account).clone()
 }
 
@@ -283,10 +283,10 @@ fn place_of(
 pub(super) fn made(tenant: &Tenant, pool: CUmemoryPool, owner: Option<Owner>) {
     let place = place_of(tenant, owner, current_device);
     let account = place.map(|place| Account::new(place, pool));
-    locked(&tenant.books.pools).0.insert(pool, account);
+    locked(&tenant.accounts.pools).0.insert(pool, account);
 }
 
 /// A pool came from another process: its cost is charged there.
 pub fn imported(tenant: &Tenant, pool: CUmemoryPool) {
-    locked(&tenant.books.pools).0.insert(pool, None);
+    locked(&tenant.accounts.pools).0.insert(pool, None);
 }

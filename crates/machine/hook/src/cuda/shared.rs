@@ -42,7 +42,7 @@ unsafe fn holder_of(
 }
 
 fn descriptor(tenant: &Tenant, fd: c_int) -> Holder {
-    let probes = &tenant.books.deferred_frees.probes;
+    let probes = &tenant.accounts.deferred_frees.probes;
     Holder::Descriptor(Arc::new(Descriptor::of(fd, probes)))
 }
 
@@ -59,7 +59,7 @@ unsafe fn name_of(
         // Of this kind the program passes the number itself.
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
             let fd = c_int::try_from(handle.addr()).ok()?;
-            tenant.books.deferred_frees.probes.name_of(fd)
+            tenant.accounts.deferred_frees.probes.name_of(fd)
         }
         CU_MEM_HANDLE_TYPE_FABRIC => {
             // SAFETY: of this kind the program passes 64 bytes.
@@ -93,10 +93,10 @@ fn lend(tenant: &Tenant, address: CUdeviceptr, holder: Holder) {
     } else {
         address
     };
-    let mut holders = tenant.books.exports.remove(first).unwrap_or_default();
+    let mut holders = tenant.accounts.exports.remove(first).unwrap_or_default();
     holders.retain(|known| *known != holder && known.still_holds(tenant));
     holders.push(holder);
-    tenant.books.exports.insert(first, holders);
+    tenant.accounts.exports.insert(first, holders);
 }
 
 /// `cuIpcGetMemHandle`.

@@ -47,7 +47,7 @@ impl SmallAllocation {
     }
 
     fn heap(&self, tenant: &Tenant) -> MutexGuard<'static, Heap> {
-        locked(tenant.books.heaps.of(self.device, self.kind))
+        locked(tenant.accounts.heaps.of(self.device, self.kind))
     }
 }
 

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
         }
         LinkState::Managed(link) => link,
     };
-    let mut start = locked(&process.books.start);
+    let mut start = locked(&process.accounts.start);
     let told = (!start.is_done)
         .then(|| catch_panic(|| Told::new(link)))
         .flatten();

@@ -26,7 +26,7 @@ fn making(
         let _ = catch_panic(|| {
             if let Some(tenant) = Tenant::current() {
                 // SAFETY: the driver wrote it.
-                tenant.books.work.hold().made(unsafe { *stream }, home());
+                tenant.accounts.work.hold().made(unsafe { *stream }, home());
             }
         });
     }
@@ -52,7 +52,7 @@ fn leaving<R: Row>(
     let Some(tenant) = catch_panic(Tenant::current).flatten() else {
         return call();
     };
-    let work = &tenant.books.work;
+    let work = &tenant.accounts.work;
     let own = threads::own_number();
     let Some(mut running) = catch_panic(|| work.leave_stream(own, meant::<R>(stream))) else {
         return call();

@@ -32,8 +32,8 @@ fn look() {
     };
     let _ = catch_panic(|| {
         if let Some(tenant) = Tenant::current() {
-            progress::found(tenant.link, &tenant.books.steps, Step::Wait);
-            tenant.books.work.look(tenant.link, Looker::Program);
+            progress::found(tenant.link, &tenant.accounts.steps, Step::Wait);
+            tenant.accounts.work.look(tenant.link, Looker::Program);
         }
     });
 }

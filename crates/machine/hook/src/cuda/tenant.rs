@@ -22,7 +22,7 @@ pub struct Tenant {
     /// Its account.
     pub link: &'static Link,
     /// Its memory and work.
-    pub books: &'static CudaAccounts,
+    pub accounts: &'static CudaAccounts,
 }
 
 /// Memory that was taken.
@@ -55,8 +55,8 @@ impl ContextCharge {
 /// A part in something that is charged once, however many have one. The last one pays back.
 pub type Share = Arc<ContextCharge>;
 
-/// A book of memory that the driver only keeps for later, or that is freed and not yet paid back. A
-/// call that lacks memory asks all such books, and so does a call that reports the free memory.
+/// Account of memory that the driver only keeps for later, or that is freed and not yet paid back.
+/// A call that lacks memory asks all of them, and so does a call that reports the free memory.
 pub trait CachesMemory {
     /// Gives back the unused memory of a budget. True if there was any.
     fn release_unused(&self, tenant: &Tenant, budget: Budget) -> bool;
@@ -127,14 +127,14 @@ impl Tenant {
         let link = process.state().link()?;
         Some(Self {
             link,
-            books: &process.books,
+            accounts: &process.accounts,
         })
     }
 
     /// Returns the tenant's place of a driver's device.
     #[must_use]
     pub fn place(&self, device: CUdevice) -> Place {
-        self.books.devices.place(self.link, device)
+        self.accounts.devices.place(self.link, device)
     }
 
     /// Returns the amount to charge. On a card that is whole blocks, as the card gives them. `None`
@@ -191,7 +191,7 @@ impl Tenant {
     /// Takes from the driver the memory of a budget that it only keeps. True if there was any.
     pub fn release_unused(&self, budget: impl Into<Budget>) -> bool {
         let budget = budget.into();
-        let caches = self.books.caches().into_iter();
+        let caches = self.accounts.caches().into_iter();
         caches.fold(false, |released, cache| {
             cache.release_unused(self, budget) | released
         })
@@ -199,7 +199,7 @@ impl Tenant {
 
     /// Reads the memory of a device again, before it is reported.
     pub fn look_again(&self, device: DeviceIndex) {
-        for cache in self.books.caches() {
+        for cache in self.accounts.caches() {
             cache.look_again(self, device);
         }
     }
@@ -288,7 +288,7 @@ pub fn taking(
     }
 }
 
-/// A call that gives memory back. `forget` takes the entry out of the books *before* the driver
+/// A call that gives memory back. `forget` takes the entry out of the accounts *before* the driver
 /// frees the memory, since the next moment another thread can be given the same address; `done`
 /// gets the entry back with the driver's answer.
 pub fn giving<T>(

@@ -16,13 +16,13 @@ const REASON: &str = "CannotQueue";
 
 impl ReportInputs<'_> {
     /// Tells the faults of each object that cannot be read.
-    pub(super) fn problems(&self, memory: &mut Memory, told: &mut Vec<Write>) {
-        for ((_, namespace, name), unread) in &self.look.seen.unreadable {
+    pub(super) fn problems(&self, memory: &mut Memory, writes: &mut Vec<Write>) {
+        for ((_, namespace, name), unread) in &self.look.watched.unreadable {
             let (version, kind) = &unread.api;
             let about = reference(version, kind, namespace, name, &unread.uid);
             let place = format!("unreadable {version} {kind} {namespace}/{name}");
             if memory.tells(&place, REASON, &unread.why, self.look.now) {
-                told.push(self.event(&about, "Warning", REASON, &unread.why));
+                writes.push(self.event(&about, "Warning", REASON, &unread.why));
             }
         }
         let problems = &self.state.gathered.problems;
@@ -37,26 +37,26 @@ impl ReportInputs<'_> {
                 continue;
             };
             if memory.tells(&place, REASON, &text, self.look.now) {
-                told.push(self.event(about, "Warning", REASON, &text));
+                writes.push(self.event(about, "Warning", REASON, &text));
             }
         }
     }
 
     /// Pods, PodGroups and jobs, by their names in messages.
     fn objects(&self) -> BTreeMap<String, Value> {
-        let seen = self.look.seen;
-        let pods = seen.pods.values().filter(|pod| counts(pod));
+        let watched = self.look.watched;
+        let pods = watched.pods.values().filter(|pod| counts(pod));
         let pods = pods.map(|pod: &Arc<Pod>| {
             let meta = &pod.metadata;
             let called = format!("pod/{}/{}", meta.namespace, meta.name);
             (called, pod_reference(pod))
         });
-        let groups = seen.pod_groups.values();
+        let groups = watched.pod_groups.values();
         let groups = groups.map(|group| {
             let facts = &group.facts;
             (facts.gang.to_string(), pod_group_reference(facts))
         });
-        let jobs = seen.jobs.values();
+        let jobs = watched.jobs.values();
         let jobs = jobs.map(|job| (job.job.to_string(), job_reference(job)));
         pods.chain(groups).chain(jobs).collect()
     }

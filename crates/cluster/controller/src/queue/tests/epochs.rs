@@ -25,7 +25,7 @@ fn a_successor_goes_on_with_the_plans_that_it_finds() {
     world.memory = Memory::default();
     let round = world.look();
     assert_eq!(acts(&round.steps), ["replace"]);
-    assert_eq!(round.told, StatusReport::default());
+    assert_eq!(round.report, StatusReport::default());
     let Act::Replace(plan) = &round.steps[0].write.act else {
         panic!("{round:?}")
     };
@@ -36,7 +36,7 @@ fn a_successor_goes_on_with_the_plans_that_it_finds() {
     world.carry_out(round.steps);
     let round = world.look();
     assert_eq!(acts(&round.steps), ["patch", "patch"]);
-    assert_eq!(round.told.status.len(), 1);
+    assert_eq!(round.report.status.len(), 1);
     assert_eq!(world.names, 1);
 }
 

@@ -12,7 +12,7 @@ fn quota(world: &mut World, max: u32) {
         "spec": {"min": {keys::GPU: "1"}, "max": {keys::GPU: max.to_string()}},
     }));
     let change = Change::Set(quota.unwrap());
-    world.seen.quota("scheduling.sigs.k8s.io", change);
+    world.watched.quota("scheduling.sigs.k8s.io", change);
 }
 
 /// The specification of a pod with a card, and the labels by which it queues.
@@ -34,7 +34,7 @@ fn job(world: &mut World, parallelism: u32) {
         "spec": {"parallelism": parallelism, "template": template()},
     }));
     let change = Change::Set(object.unwrap());
-    world.seen.object("batch/v1", "Job", change);
+    world.watched.object("batch/v1", "Job", change);
 }
 
 /// A pod of an owner that is held back.
@@ -52,7 +52,7 @@ fn member(world: &mut World, name: &str, owner: (&str, &str, &str), labels: &[(&
     }
     pod["spec"]["schedulingGates"] = json!([{"name": keys::SCHEDULING_GATE}]);
     let pod: Pod = serde_json::from_value(pod).unwrap();
-    world.seen.pod(Change::Set(pod));
+    world.watched.pod(Change::Set(pod));
 }
 
 fn worker_of_job(world: &mut World, name: &str) {
@@ -75,7 +75,7 @@ fn settle(world: &mut World) -> Vec<&'static str> {
 }
 
 fn bound(world: &World) -> Vec<&str> {
-    let pods = world.seen.pods.values();
+    let pods = world.watched.pods.values();
     let there = pods.filter(|pod| !pod.spec.node_name.is_empty());
     there.map(|pod| pod.metadata.name.as_str()).collect()
 }
@@ -104,7 +104,7 @@ fn a_job_that_grows_queues_for_the_rest_and_nobody_goes() {
         assert!(!done.contains(&"evict"), "{done:?}");
         assert_eq!(bound(&world), ["j0", "j1", "j2"]);
         world.memory = Memory::default();
-        let told = events(&world.look().told.events);
+        let told = events(&world.look().report.events);
         let why = "it runs, and more of it wait: it asks 1 of sublet.dev/gpu, and quota q uses 3";
         assert!(told.iter().any(|text| text.starts_with(why)), "{told:?}");
 
@@ -151,7 +151,7 @@ fn mpi_job(world: &mut World, workers: u32) {
         },
     }));
     world
-        .seen
+        .watched
         .object(MPI, "MPIJob", Change::Set(object.unwrap()));
 }
 
@@ -185,11 +185,11 @@ fn a_launcher_that_comes_late_has_its_place_and_its_workers_stay() {
     assert_eq!(bound(&world), ["w0", "w1"]);
 
     for gone in ["u-p0", "u-p1"] {
-        world.seen.pods.remove(gone);
+        world.watched.pods.remove(gone);
     }
     mpi_job(&mut world, 3);
     mpi_pod(&mut world, "w2", "worker");
-    world.seen.pods.remove("u-w1");
+    world.watched.pods.remove("u-w1");
     mpi_pod(&mut world, "w3", "worker");
     let done = settle(&mut world);
     assert!(

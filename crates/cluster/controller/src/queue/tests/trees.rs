@@ -18,7 +18,7 @@ impl World {
             quota["metadata"]["annotations"][keys::QUOTA_TOTAL] = text.into();
         }
         let quota = serde_json::from_value(quota).unwrap();
-        self.seen.quota(KOORDINATOR, Change::Set(quota));
+        self.watched.quota(KOORDINATOR, Change::Set(quota));
     }
 }
 
@@ -39,12 +39,12 @@ fn no_tree_of_quotas_has_the_cards_of_another() {
         for at in 0..count {
             let name = format!("{gang}{at}");
             world.pod(&name, gang);
-            let pod = world.seen.pods.get_mut(&format!("u-{name}")).unwrap();
+            let pod = world.watched.pods.get_mut(&format!("u-{name}")).unwrap();
             let labels = &mut Arc::make_mut(pod).metadata.labels;
             labels.insert(keys::QUOTA_NAME.to_owned(), quota.to_owned());
         }
     }
-    let told = events(&world.look().told.events);
+    let told = events(&world.look().report.events);
     for wanted in [
         "1 pods have their places and may start",
         "3 pods have their places and may start",

@@ -13,7 +13,7 @@ fn told(round: &Round, reason: &str) -> Vec<String> {
         let message = object["message"].as_str()?;
         (object["reason"] == reason).then(|| format!("{} {}: {message}", at("kind"), at("name")))
     };
-    round.told.events.iter().filter_map(text).collect()
+    round.report.events.iter().filter_map(text).collect()
 }
 
 #[test]
@@ -23,7 +23,9 @@ fn a_group_a_job_or_a_quota_that_cannot_be_read_says_so_itself() {
         let object = serde_json::from_value(json!({
             "metadata": {"name": "x", "namespace": "a", "uid": "u-x"}, "spec": spec,
         }));
-        world.seen.object(api, kind, Change::Set(object.unwrap()));
+        world
+            .watched
+            .object(api, kind, Change::Set(object.unwrap()));
     };
     object("batch/v1", "Job", json!({"parallelism": "many"}));
     object(
@@ -36,7 +38,7 @@ fn a_group_a_job_or_a_quota_that_cannot_be_read_says_so_itself() {
         "metadata": {"name": "q", "namespace": "a", "uid": "u-q"}, "spec": {"max": {"cpu": "lots"}},
     }));
     let change = Change::Set(quota.unwrap());
-    world.seen.quota("scheduling.sigs.k8s.io", change);
+    world.watched.quota("scheduling.sigs.k8s.io", change);
     let round = world.look();
     let number = "it is no whole number from 0 to 2147483647";
     assert_eq!(
@@ -72,7 +74,7 @@ fn each_of_two_quotas_of_one_name_has_its_figures() {
             "spec": {"max": {keys::GPU: "4"}},
         }));
         let change = Change::Set(quota.unwrap());
-        world.seen.quota("scheduling.x-k8s.io", change);
+        world.watched.quota("scheduling.x-k8s.io", change);
     }
     world.pod_group("g", 1);
     world.pod("p0", "g");
@@ -84,7 +86,7 @@ fn each_of_two_quotas_of_one_name_has_its_figures() {
     world.memory = Memory::default();
     let round = world.look();
     let used = round
-        .told
+        .report
         .status
         .iter()
         .filter_map(|write| match &write.act {

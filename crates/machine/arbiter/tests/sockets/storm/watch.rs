@@ -18,7 +18,7 @@ use super::door;
 
 /// State of the arbiter's thread at one moment.
 #[derive(Debug, Clone, Copy)]
-struct Sight {
+struct ThreadState {
     /// When it last wrote a heartbeat.
     beat: Duration,
     /// Processor time that it has had, in all its life.
@@ -33,8 +33,8 @@ pub(super) struct Watch {
     /// The kernel's folder of the thread.
     task: PathBuf,
     /// Before the heartbeat that was seen last was seen.
-    before: Cell<Sight>,
-    last: Cell<Sight>,
+    before: Cell<ThreadState>,
+    last: Cell<ThreadState>,
     longest: Cell<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Watch {
         // SAFETY: mapped for good, of that size, and sealed by the arbiter.
         let control = unsafe { ControlPage::from_ptr(page.unwrap().cast(), len) }.unwrap();
         let task = PathBuf::from(format!("/proc/{}/task/{}", struck.pid(), struck.thread));
-        let now = sight(control, &task);
+        let now = thread_state(control, &task);
         Watch {
             control,
             task,
@@ -79,7 +79,7 @@ impl Watch {
     /// One look; the error is for how long it stood still, if that was too long.
     pub(super) fn look(&self) -> Result<(), String> {
         let (before, last) = (self.before.get(), self.last.get());
-        let now = sight(self.control, &self.task);
+        let now = thread_state(self.control, &self.task);
         let is_new = now.beat != last.beat;
         // The kernel adds a wait for a processor when it is over. While one lasts nothing is known.
         let until = match is_new {
@@ -119,11 +119,11 @@ impl Watch {
 
 /// The first two numbers of `/proc/PID/task/TID/schedstat` are nanoseconds: with a processor, and in
 /// line for one.
-fn sight(control: &ControlPage, task: &Path) -> Sight {
+fn thread_state(control: &ControlPage, task: &Path) -> ThreadState {
     let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
     let mut numbers = text.split_whitespace().map_while(|text| text.parse().ok());
     let mut time = || Duration::from_nanos(numbers.next().unwrap_or(0));
-    Sight {
+    ThreadState {
         ran: time(),
         waited: time(),
         beat: Duration::from_millis(control.heartbeat_ms()),

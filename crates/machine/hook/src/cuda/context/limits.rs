@@ -92,7 +92,7 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
         budget: index.into(),
         amount: Units::ZERO,
     };
-    let (initial, charge) = match locked(&tenant.books.contexts).limits.0.get(&at) {
+    let (initial, charge) = match locked(&tenant.accounts.contexts).limits.0.get(&at) {
         Some(raised) => (raised.initial, raised.charge),
         None => (before, nothing),
     };
@@ -114,7 +114,7 @@ fn prepare(tenant: &Tenant, limit: CUlimit, value: usize) -> Result<Option<Chang
 
 /// Notes the new charge, and gives back the memory that is not needed.
 fn finish(tenant: &Tenant, change: &Change, is_done: bool) {
-    let mut contexts = locked(&tenant.books.contexts);
+    let mut contexts = locked(&tenant.accounts.contexts);
     let limits = &mut contexts.limits.0;
     let before = limits.get(&change.at).map(|raised| raised.charge.amount);
     let amount = if is_done {

@@ -34,7 +34,7 @@ pub(super) fn devices() -> Vec<CUdevice> {
 fn upload(exec: CUgraphExec, stream: CUstream) -> Option<CUresult> {
     let _inside = Inside::enter()?;
     let tenant = catch_panic(Tenant::current).flatten()?;
-    let graphs = || locked(&tenant.books.graphs);
+    let graphs = || locked(&tenant.accounts.graphs);
     let uploaded = catch_panic(|| {
         let needs = graphs().needs.get(&exec)?.clone();
         // What is recorded does not run.
@@ -102,7 +102,7 @@ unsafe fn held<R: Like<row::cuGraphLaunch>>(
     if admitted.is_noted()
         && let Some(tenant) = catch_panic(Tenant::current).flatten()
     {
-        progress::found(tenant.link, &tenant.books.steps, Step::Graph);
+        progress::found(tenant.link, &tenant.accounts.steps, Step::Graph);
     }
     let is_looked_at = ARE_LOOKED_AT.load(Ordering::Acquire);
     let uploaded = is_looked_at.then(|| upload(exec, streams[0])).flatten();

@@ -68,7 +68,7 @@ impl Small {
         call: impl FnOnce() -> CUresult,
         made: impl FnOnce() -> Made,
     ) -> CUresult {
-        let heap = self.tenant.books.heaps.of(self.device, self.kind);
+        let heap = self.tenant.accounts.heaps.of(self.device, self.kind);
         let mut heap = locked(heap);
         let mut ahead = catch_panic(|| self.tenant.take_at_once(self.piece())).flatten();
         let context = current_context();
@@ -83,7 +83,7 @@ impl Small {
                 return CUDA_ERROR_OUT_OF_MEMORY;
             };
             ahead = Some(taken);
-            heap = locked(self.tenant.books.heaps.of(self.device, self.kind));
+            heap = locked(self.tenant.accounts.heaps.of(self.device, self.kind));
         }
         let result = call();
         if result != CUDA_SUCCESS {
@@ -146,7 +146,7 @@ impl Small {
         self.tenant.link.charge(self.device, amount);
         // SAFETY: the program does not know the address yet.
         let freed = unsafe { real::cuMemFree_v2(small.address) } == CUDA_SUCCESS;
-        if freed && let Some(owned) = self.tenant.books.pointers.remove(small.address) {
+        if freed && let Some(owned) = self.tenant.accounts.pointers.remove(small.address) {
             owned.leaves(&self.tenant);
             owned.give_back(&self.tenant);
         }

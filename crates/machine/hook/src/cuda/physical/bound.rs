@@ -105,7 +105,7 @@ fn unbinding(
 
 fn forget(tenant: &Tenant, change: impl FnOnce(&mut Physical, &mut Vec<Holding>)) {
     let mut gone = Vec::new();
-    change(&mut locked(&tenant.books.physical), &mut gone);
+    change(&mut locked(&tenant.accounts.physical), &mut gone);
     let_go(tenant, gone, None);
 }
 
