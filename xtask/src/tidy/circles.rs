@@ -2,18 +2,22 @@
 //! together. `circles.txt` lists the circles that are left, and can only get shorter.
 //!
 //! A file points at another if its code names a path into the other's module. A parent points at
-//! the child that it uses or exports again, and a child at the parent by `super::Item`; `mod b;`
-//! is no pointing. Tests do not count, nor does generated code. Paths that a macro puts together
-//! from parts, and methods that need no path, are not seen. Inside `machine/hook/src/cuda` the rule
-//! is stricter and about folders: `modules_point_at_each_other_in_no_circle`.
+//! the child that it uses or exports again; `mod b;` is no pointing. A name that a parent only
+//! exports or uses leads to the file that declares it, so a child points at its parent by
+//! `super::Item` only for the parent's own items. Tests do not count, nor does generated code.
+//! Paths that a macro puts together from parts, and methods that need no path, are not seen.
+//! Inside `machine/hook/src/cuda` the rule is stricter: no circle, also not of folders or by way
+//! of an account (`modules_point_at_each_other_in_no_circle`).
 
 mod code;
+mod paths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use self::code::{after_bracket, is_word, token, tokens, without_tests};
+use self::code::{after_bracket, token, tokens, without_tests};
+use self::paths::{Modules, Path, Uses, joined, resolve, written};
 use super::{members, rust_files};
 use crate::setup::repository;
 
@@ -26,20 +30,11 @@ const BLESS: &str = "SUBLET_BLESS=1 cargo test -p xtask circle";
 /// Sources of a crate by file, from its `src` folder.
 type Sources = BTreeMap<String, String>;
 
-/// Files of the modules of a crate, by the names that lead to a module.
-type Modules = BTreeMap<Vec<String>, String>;
-
 /// Names that each file uses of each other file.
 type Edges = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// Files that all point at each other, directly or by way of the others.
 type Circle = BTreeSet<String>;
-
-fn joined(module: &[String], name: &str) -> Vec<String> {
-    let mut names = module.to_vec();
-    names.push(name.to_owned());
-    names
-}
 
 fn module_of(file: &str) -> Vec<String> {
     let names = file.trim_end_matches(".rs").split('/');
@@ -48,111 +43,6 @@ fn module_of(file: &str) -> Vec<String> {
         names.pop();
     }
     names
-}
-
-/// Paths that are written at `at`, each as its names, and the position after them.
-fn paths(code: &[String], at: usize) -> (Vec<Vec<String>>, usize) {
-    let is_name = |at: usize| token(code, at) == "*" || token(code, at).starts_with(is_word);
-    if token(code, at) == "{" {
-        let end = after_bracket(code, at);
-        let mut found = Vec::new();
-        let mut next = at + 1;
-        while next + 1 < end {
-            let (more, end_of_path) = paths(code, next);
-            found.extend(more);
-            next = end_of_path;
-            while next + 1 < end && token(code, next) != "," {
-                next += 1;
-            }
-            next += 1;
-        }
-        return (found, end);
-    }
-    if !is_name(at) {
-        return (Vec::new(), at + 1);
-    }
-    let first = token(code, at).to_owned();
-    if token(code, at + 1) != "::" || !(is_name(at + 2) || token(code, at + 2) == "{") {
-        return (vec![vec![first]], at + 1);
-    }
-    let (mut found, end) = paths(code, at + 2);
-    for path in &mut found {
-        path.insert(0, first.clone());
-    }
-    (found, end)
-}
-
-/// Returns the file that a path leads to from the module `here`, and the name that it uses there.
-fn resolve(path: &[String], here: &[String], modules: &Modules) -> Option<(String, String)> {
-    let first = path.first()?.as_str();
-    let mut rest = path;
-    let mut module = here.to_vec();
-    if first == "crate" {
-        module.clear();
-    } else if first != "self" && first != "super" && !modules.contains_key(&joined(here, first)) {
-        return None;
-    }
-    if matches!(first, "crate" | "self") {
-        rest = &rest[1..];
-    }
-    while let Some(name) = rest.first() {
-        let inner = joined(&module, name);
-        if name == "super" {
-            module.pop();
-        } else if modules.contains_key(&inner) {
-            module = inner;
-        } else {
-            break;
-        }
-        rest = &rest[1..];
-    }
-    // A module inside a file belongs to the file.
-    while !modules.contains_key(&module) {
-        module.pop()?;
-    }
-    let name = rest.first().map_or("self", String::as_str);
-    Some((modules[&module].clone(), name.to_owned()))
-}
-
-/// Files that the code of a module points at, with a name that it uses there.
-fn pointed(code: &[String], module: &[String], modules: &Modules) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut here = module.to_vec();
-    // Depths in brackets at which modules inside the file begin.
-    let mut inside = Vec::new();
-    let (mut depth, mut at) = (0_usize, 0);
-    while at < code.len() {
-        let (word, before) = (token(code, at), token(code, at.wrapping_sub(1)));
-        let is_visibility = before == "in" && token(code, at.wrapping_sub(2)) == "(";
-        let is_used = before == "use";
-        let is_path = word.starts_with(is_word)
-            && token(code, at + 1) == "::"
-            && before != "::"
-            && !is_visibility;
-        if is_used || is_path {
-            let (all, end) = paths(code, at);
-            let all = all.iter().filter(|path| is_used || path.len() > 1);
-            found.extend(all.filter_map(|path| resolve(path, &here, modules)));
-            at = end;
-            continue;
-        }
-        match word {
-            "{" => depth += 1,
-            "}" => depth = depth.saturating_sub(1),
-            "mod" if token(code, at + 2) == "{" => {
-                inside.push(depth);
-                here.push(token(code, at + 1).to_owned());
-                at += 1;
-            }
-            _ => {}
-        }
-        if word == "}" && inside.last() == Some(&depth) {
-            inside.pop();
-            here.pop();
-        }
-        at += 1;
-    }
-    found
 }
 
 /// Names that the files of a crate use of each other. A `main.rs` beside a `lib.rs` is a crate of
@@ -175,16 +65,79 @@ fn edges(sources: &Sources) -> Edges {
             modules.entry(module).or_insert_with(|| file.clone());
         }
     }
+    // A module without a file here is generated.
+    for (module, file) in modules.clone() {
+        let parts = codes[&file].windows(3);
+        for part in parts.filter(|part| part[0] == "mod" && part[2] == ";") {
+            let generated = joined(&module, &part[1]);
+            modules.entry(generated).or_insert_with(|| part[1].clone());
+        }
+    }
+    let paths: BTreeMap<&String, Vec<Path>> = modules
+        .iter()
+        .filter_map(|(module, file)| Some((file, written(codes.get(file)?, module))))
+        .collect();
+    let uses: Uses = paths.values().flatten().filter_map(Path::known).collect();
     let mut edges = Edges::new();
-    for (module, file) in &modules {
-        for (other, name) in pointed(&codes[file], module, &modules) {
-            if other != *file {
-                let used = edges.entry(file.clone()).or_default();
+    for (file, paths) in &paths {
+        for path in paths {
+            if let Some((other, name)) = resolve(path, &modules, &uses)
+                && other != **file
+            {
+                let used = edges.entry((*file).clone()).or_default();
                 used.entry(other).or_default().insert(name);
             }
         }
     }
     edges
+}
+
+/// Modules in the types of `CudaAccounts`' fields, by field.
+fn account_modules(code: &[String]) -> BTreeMap<&str, &str> {
+    let is_there = |part: &[String]| *part == ["struct", "CudaAccounts"];
+    let open = code.windows(2).position(is_there).expect("the accounts") + 2;
+    let (mut field, mut found) = ("", BTreeMap::new());
+    for at in open..after_bracket(code, open) {
+        if token(code, at) == "pub" && token(code, at + 2) == ":" {
+            field = token(code, at + 1);
+        } else if token(code, at + 1) == "::" {
+            found.entry(field).or_insert(token(code, at));
+        }
+    }
+    found
+}
+
+/// Modules of `cuda` in `sublet-hook` that point at each other, each with its folder as one.
+/// `mod.rs` puts all together and does not count. A module that uses an account points at the
+/// module of the account's type.
+fn cuda_edges(sources: &Sources) -> Edges {
+    let module_of = |file: &str| {
+        let (name, _) = file.strip_prefix("cuda/")?.split_once(['/', '.'])?;
+        (name != "mod").then(|| name.to_owned())
+    };
+    let code_of = |file: &str| without_tests(&tokens(&sources[file])).0;
+    let root = code_of("cuda/mod.rs");
+    let accounts = account_modules(&root);
+    let mut found = Edges::new();
+    for (file, mut used) in edges(sources) {
+        let Some(module) = module_of(&file) else {
+            continue;
+        };
+        let code = code_of(&file);
+        for part in code.windows(3).filter(|part| part[..2] == ["books", "."]) {
+            if let Some(other) = accounts.get(part[2].as_str()) {
+                let names = used.entry(format!("cuda/{other}.rs")).or_default();
+                names.insert(part[2].clone());
+            }
+        }
+        for (other, names) in used {
+            if let Some(other) = module_of(&other).filter(|other| *other != module) {
+                let used = found.entry(module.clone()).or_default();
+                used.entry(other).or_default().extend(names);
+            }
+        }
+    }
+    found
 }
 
 fn circles(edges: &Edges) -> BTreeSet<Circle> {
@@ -289,6 +242,18 @@ fn files_of_a_crate_point_at_each_other_in_no_new_circle() {
     );
 }
 
+#[test]
+fn modules_point_at_each_other_in_no_circle() {
+    let edges = cuda_edges(&sources("sublet-hook"));
+    // A path and an account are found.
+    for (module, other) in [("launch", "real"), ("context", "small")] {
+        assert!(edges[module].contains_key(other), "{module}: {edges:#?}");
+    }
+    let reasons = |circle: &Circle| reasons("sublet-hook", circle, &edges);
+    let wrong: String = circles(&edges).iter().map(reasons).collect();
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
 /// Circles of a crate of these files, as lines of the list.
 fn found(files: &[(&str, &str)]) -> Vec<String> {
     let owned = |(file, source): &(&str, &str)| ((*file).to_owned(), (*source).to_owned());
@@ -325,6 +290,28 @@ fn a_circle_of_files_is_found() {
         "mod row {\n    type E = super::super::E;\n}\nstruct D(self::row::E);",
     );
     assert_eq!(found(&[root, parent, child]), ["x: b/d.rs b/mod.rs\n"]);
+}
+
+#[test]
+fn a_name_that_a_parent_exports_again_leads_to_its_own_file() {
+    let root = ("lib.rs", "mod b;\npub use self::b::{E as F, d};");
+    let parent = (
+        "b/mod.rs",
+        "pub mod d;\nmod e;\nuse self::d::D;\npub use e::*;\npub use self::e::E;",
+    );
+    let d = ("b/d.rs", "use crate::F;\nuse super::D as Own;");
+    assert_eq!(found(&[root, parent, d, ("b/e.rs", "struct E;")]), [""; 0]);
+    for e in [
+        "use super::D;",
+        "use crate::d::{self};",
+        "fn e() { crate::d::f() }",
+    ] {
+        assert_eq!(
+            found(&[root, parent, d, ("b/e.rs", e)]),
+            ["x: b/d.rs b/e.rs\n"],
+            "{e}"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! refuses or the program frees it. Without an arbiter nothing is hooked and every name leads to
 //! the real driver.
 //!
-//! Modules point in one direction, which a test holds (`directions.rs`). From the table down:
+//! Modules point in one direction, which a test of `xtask` holds. From the table down:
 //! - [`table`] lists the function behind each name.
 //! - Hooks take memory: [`linear`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
 //!   [`external`]; [`context`] is the cost of a context. [`shared`] is memory between processes,
@@ -31,8 +31,6 @@ pub mod borrowed;
 pub mod c;
 pub mod context;
 pub mod deferred_free;
-#[cfg(test)]
-mod directions;
 pub mod driver_cache;
 pub mod external;
 #[cfg(test)]
