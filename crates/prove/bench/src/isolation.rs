@@ -8,6 +8,7 @@ mod init;
 mod null_driver;
 mod racing;
 mod reclaim;
+mod size;
 mod ways;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use sublet_testbed::bench;
 
+use self::size::{FULL, QUICK, Size};
 use crate::machine;
 use crate::report::Report;
 use crate::stage::Stage;
@@ -61,53 +63,6 @@ pub(crate) struct Arguments {
     #[arg(long)]
     write: bool,
 }
-
-/// Size of each measurement.
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    /// Seconds for each call, both ways together.
-    call_seconds: f64,
-    /// Number of processes that measure the launches, one after another.
-    launch_runs: usize,
-    /// Seconds for each call while several processes make it at once.
-    race_seconds: f64,
-    /// Starts of a single process, as many without us as with us.
-    starts: usize,
-    /// Rounds of many starts at once, as many without us as with us.
-    start_rounds: usize,
-    /// Number of processes that start at once.
-    at_once: usize,
-    /// Number of processes that are killed.
-    kills: usize,
-    /// Number of jobs that hold memory at the same time.
-    jobs: usize,
-    /// Seconds for which the arbiter of these jobs is watched.
-    idle_seconds: u64,
-}
-
-const FULL: Size = Size {
-    call_seconds: 2.0,
-    launch_runs: 5,
-    race_seconds: 1.0,
-    starts: 100,
-    start_rounds: 5,
-    at_once: 300,
-    kills: 50,
-    jobs: 100,
-    idle_seconds: 20,
-};
-
-const QUICK: Size = Size {
-    call_seconds: 0.2,
-    launch_runs: 1,
-    race_seconds: 0.2,
-    starts: 10,
-    start_rounds: 1,
-    at_once: 50,
-    kills: 5,
-    jobs: 20,
-    idle_seconds: 2,
-};
 
 impl Arguments {
     fn wants(&self, figure: Figure) -> bool {

@@ -19,9 +19,8 @@ use crate::caller::Caller;
 use crate::noop::Parse;
 use crate::objects::{SIZES_MIB, call_body, call_pod, node_name, part};
 use crate::report::{Report, Verdict, short};
-use crate::scheduler::Load;
 use crate::stats::{ms, percentile};
-use crate::world::{NOOP, PODS, World};
+use crate::world::{Load, NOOP, PODS, World};
 
 /// Calls of one extender before the next one's turn: short turns, so that a busy second of the
 /// machine slows all extenders alike.

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use sublet_testbed::{Binaries, bench};
 
 use crate::report::Report;
-use crate::world::{NODES, PODS, World};
+use crate::world::{Load, NODES, PODS, World};
 use crate::{latency, machine, objects, rate, startup, webhook};
 
 /// One figure.
@@ -58,17 +58,6 @@ pub(crate) struct Arguments {
     /// Store the output in docs/benchmarks/scheduler.md
     #[arg(long)]
     write: bool,
-}
-
-/// Size of the loaded cluster of a, c, d and e.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
-    /// Nodes, of eight cards each.
-    pub(crate) nodes: usize,
-    /// Bound pods for a and c.
-    pub(crate) pods: usize,
-    /// Bound pods for d.
-    pub(crate) most_pods: usize,
 }
 
 impl Arguments {

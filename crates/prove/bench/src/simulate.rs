@@ -13,25 +13,25 @@ mod manifest;
 pub(crate) mod plan;
 mod quality;
 mod same_code;
+mod setting;
 mod speed;
 mod spot;
 mod traces;
 mod trial;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use sublet_sim::Outcome;
 use sublet_testbed::{Binaries, bench};
 
-use self::bank::{Bank, PERCENTS, unallocated};
+use self::bank::Bank;
+use self::setting::Setting;
 use self::traces::{PUBLISHED, TUNED_ON, Traces};
 use crate::machine;
 use crate::progress::progress;
 use crate::report::Report;
-use crate::stats::Spread;
 
 const REMARK: &str = "Traces: Alibaba's openb (2023) and spot (2026) clusters, `fixtures/traces`. \
                       Unallocated shares do not depend on the machine.";
@@ -83,16 +83,6 @@ pub(crate) struct Arguments {
     /// Store the output in docs/benchmarks/
     #[arg(long)]
     write: bool,
-}
-
-/// Settings that every figure needs.
-#[derive(Debug)]
-pub(crate) struct Setting {
-    /// Few seeds and lists.
-    pub(crate) quick: bool,
-    pub(crate) repository: PathBuf,
-    /// The product.
-    pub(crate) sublet: PathBuf,
 }
 
 impl Figure {
@@ -247,27 +237,6 @@ fn plot(setting: &Setting, seeds: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The head of a table with a column for each percent of arrival.
-fn head(first: &str) -> Vec<String> {
-    let percents = PERCENTS.iter().map(|percent| format!("{percent} %"));
-    [first.to_owned()].into_iter().chain(percents).collect()
-}
-
-/// The share that the runs leave unallocated, by percent of arrival.
-fn cells(outcomes: &[&Outcome]) -> Vec<String> {
-    let cell = |percent: &u32| deviating(&unallocated(outcomes, *percent), false);
-    PERCENTS.iter().map(cell).collect()
-}
-
-/// Mean and standard deviation; the mean has a sign if it is a difference.
-fn deviating(figures: &[f64], signed: bool) -> String {
-    let Spread { mean, deviation } = Spread::of(figures);
-    match signed {
-        true => format!("{mean:+.2} ± {deviation:.2}"),
-        false => format!("{mean:.2} ± {deviation:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
@@ -292,12 +261,5 @@ mod tests {
         assert!(!wants("x --only speed", Figure::Quality));
         let mixed = Line::parse_from(["x", "--only", "latency"]).arguments;
         assert!(run(&mixed).unwrap_err().to_string().contains("--cluster"));
-    }
-
-    #[test]
-    fn a_difference_has_a_sign() {
-        assert_eq!(deviating(&[1.0, 2.0], true), "+1.50 ± 0.71");
-        assert_eq!(deviating(&[1.0, 2.0], false), "1.50 ± 0.71");
-        assert_eq!(head("list")[1], "95 %");
     }
 }

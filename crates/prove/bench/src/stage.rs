@@ -18,10 +18,7 @@ use serde_json::Value;
 use sublet_arbiter::admin::{Client, Reply, Request, Snapshot, TenantRow};
 use sublet_testbed::Machine;
 
-pub(crate) use shell::Shell;
-
-/// Longest time of a step before it counts as broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) use shell::{PATIENCE, Shell};
 
 /// A machine whose arbiter starts with its first job.
 pub(crate) struct Stage {
@@ -118,6 +115,11 @@ impl Stage {
             Some(flags) => self.job(flags, program),
             None => self.bare(program),
         }
+    }
+
+    /// Starts a shell as a job, if there are flags; else straight on the driver.
+    pub(crate) fn shell(&self, with: Option<&[&str]>) -> Result<Shell> {
+        Shell::start(&mut self.way(with, "/bin/sh"))
     }
 
     /// The snapshot that the arbiter reports.

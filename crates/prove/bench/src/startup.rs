@@ -11,9 +11,8 @@ use sublet_testbed::{Signal, http_get};
 
 use crate::noop::Parse;
 use crate::report::{Report, Verdict, short};
-use crate::scheduler::Load;
 use crate::stats::median;
-use crate::world::{NODES, NOOP, PODS, World, memory_mib, page};
+use crate::world::{Load, NODES, NOOP, PODS, World, memory_mib, page};
 
 /// Number of times that c is measured.
 const TRIES: usize = 5;

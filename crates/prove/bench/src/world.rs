@@ -32,6 +32,17 @@ pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The API path of nodes.
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
+/// Size of the loaded cluster of the scheduler's figures a, c, d and e.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// Nodes, of eight cards each.
+    pub(crate) nodes: usize,
+    /// Bound pods for a and c.
+    pub(crate) pods: usize,
+    /// Bound pods for d.
+    pub(crate) most_pods: usize,
+}
+
 /// A running cluster, and the means to fill it.
 pub(crate) struct World {
     pub(crate) cluster: Cluster,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use sublet_e2e::{AGENT, GpuNode};
 
-use super::{PODS, Way, asked, delete_all, run_alone, started};
+use super::asked;
+use super::pods::{PODS, Way, delete_all, run_alone, started};
 use crate::report::{Report, Verdict, short};
 use crate::stats::{ms, percentile};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::arguments::Arguments;
+use super::card::Card;
 use super::findings::Findings;
 use super::torch::Torch;
-use super::{Arguments, Card};
 use crate::progress::progress;
 use crate::report::{Report, Verdict};
 use crate::stage::{PATIENCE, Shell, Stage, number};
@@ -30,7 +31,7 @@ pub(super) fn measure(
     let limit = (card.bytes / 4) >> 20;
     let memory = format!("{limit}MiB");
     let flags: &[&str] = &["--name", "limit", "--memory", &memory];
-    let mut job = Shell::start(stage, Some(flags))?;
+    let mut job = stage.shell(Some(flags))?;
     let mut seen = as_seen(&mut job)?;
     let mut taken = Vec::new();
     for path in PATHS {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::findings::Findings;
 use crate::progress::progress;
 use crate::report::{Verdict, short};
-use crate::stage::{PATIENCE, Shell, Stage, number};
+use crate::stage::{PATIENCE, Stage, number};
 
 /// Times as long (issue 5).
 pub(super) const SOLO_TARGET: f64 = 1.005;
@@ -33,7 +33,7 @@ const LOOPS: usize = 3;
 pub(super) fn measure(stage: &Stage, seconds: f64, findings: &mut Findings) -> Result<()> {
     let all = seconds * CALLS.len() as f64;
     progress(&format!("loops of calls (about {all:.0} s)"));
-    let mut job = Shell::start(stage, Some(&["--name", "loops", "--memory", "50%"]))?;
+    let mut job = stage.shell(Some(&["--name", "loops", "--memory", "50%"]))?;
     let calls: String = CALLS.iter().map(|call| format!(" --call {call}")).collect();
     let line = format!(
         "\"$BENCH_WORKLOAD\" pair --reach \"$BENCH_REACH\" --direct \"$SUBLET_DRIVER_CUDA\" \

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use sublet_arbiter::gauge::Sizes;
 
+use super::card::{settled_bytes, used_bytes};
 use super::findings::Findings;
-use super::{settled_bytes, used_bytes};
 use crate::progress::progress;
 use crate::report::short;
 use crate::stage::{PATIENCE, Shell, Stage, until};
@@ -34,14 +34,14 @@ const MODULE: &str = "\"$BENCH_WORKLOAD\" serve --reach \"$BENCH_REACH\" --keep 
 
 pub(super) fn measure(stage: &Stage, findings: &mut Findings) -> Result<()> {
     progress("what contexts and modules take");
-    let mut bare = Shell::start(stage, None)?;
+    let mut bare = stage.shell(None)?;
     let mut rows = Vec::new();
     for (label, line) in [
         ("a context and 2 MiB", CONTEXT),
         ("the same, with a module", MODULE),
     ] {
         let without = cost(&mut bare, None, line)?;
-        let mut job = Shell::start(stage, Some(&["--name", "overshoot", "--memory", "50%"]))?;
+        let mut job = stage.shell(Some(&["--name", "overshoot", "--memory", "50%"]))?;
         let with = cost(&mut bare, Some(&mut job), line)?;
         let tenant = stage.tenant("overshoot")?;
         let context = stage

@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::arguments::Arguments;
+use super::card::Card;
 use super::findings::Findings;
 use super::torch::Torch;
-use super::{Arguments, Card};
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Shell, Stage, number, soon};
@@ -90,7 +91,7 @@ impl Runs<'_> {
         let begin = self.stage.path().join(format!("begin-{}", self.all.len()));
         let mut shells = Vec::new();
         for program in programs {
-            let mut shell = Shell::start(self.stage, program.flags.as_deref())?;
+            let mut shell = self.stage.shell(program.flags.as_deref())?;
             let seconds = self.seconds;
             let common = format!(
                 "--steps 1000000 --seconds {seconds} --begin '{}'",

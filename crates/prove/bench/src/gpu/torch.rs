@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::arguments::Arguments;
+use super::card::Card;
 use super::findings::Findings;
 use super::loops::SOLO_TARGET;
-use super::{Arguments, Card};
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, number};
@@ -118,8 +119,8 @@ pub(super) fn measure(
     let (rounds, seconds) = (arguments.rounds(), arguments.torch_seconds());
     progress(&format!("PyTorch, {rounds} time(s) with and without us"));
     let flags: &[&str] = &["--name", "torch", "--memory", "50%"];
-    let mut with = Shell::start(stage, Some(flags))?;
-    let mut without = Shell::start(stage, None)?;
+    let mut with = stage.shell(Some(flags))?;
+    let mut without = stage.shell(None)?;
     let all = format!("--program all --steps 1000000 --seconds {seconds}");
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for round in 0..rounds {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 
-use super::Size;
+use super::size::Size;
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, cpu_seconds, until};
@@ -25,13 +25,13 @@ const HOLDER: &str = "\"$BENCH_WORKLOAD\" alloc --reach \"$BENCH_REACH\" --size 
 pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()> {
     progress(&format!("the arbiter with {} jobs", size.jobs));
     let stage = Stage::new(bin, Some(SPEC))?;
-    let mut jobs = vec![Shell::start(&stage, Some(FLAGS))?];
+    let mut jobs = vec![stage.shell(Some(FLAGS))?];
     let holder = jobs.first_mut().context("no job")?;
     let mut pids = vec![hold(holder)?];
     let arbiter = stage.arbiter()?;
     let with_one = memory(arbiter)?;
     for _ in 1..size.jobs {
-        let mut job = Shell::start(&stage, Some(FLAGS))?;
+        let mut job = stage.shell(Some(FLAGS))?;
         pids.push(hold(&mut job)?);
         jobs.push(job);
     }

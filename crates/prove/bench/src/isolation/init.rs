@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Size;
+use super::size::Size;
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{Shell, Stage, number};
@@ -27,8 +27,8 @@ pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()>
         size.starts, size.start_rounds, size.at_once
     ));
     let stage = Stage::new(bin, Some("1x80GiB"))?;
-    let mut with = Shell::start(&stage, Some(FLAGS))?;
-    let mut without = Shell::start(&stage, None)?;
+    let mut with = stage.shell(Some(FLAGS))?;
+    let mut without = stage.shell(None)?;
     let mut alone = [Vec::new(), Vec::new()];
     let mut added = Vec::new();
     // The first process on a machine, and the first of a job, reads files that no cache holds yet.

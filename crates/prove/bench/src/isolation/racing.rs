@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::Size;
+use super::size::Size;
 use super::ways::{FLAGS, MAKERS, ensure_managed, pair};
 use crate::progress::progress;
 use crate::report::{Report, short};
@@ -26,7 +26,7 @@ pub(super) fn measure(stage: &Stage, null: &Path, size: Size, report: &mut Repor
     progress(&format!(
         "memory while processes race (about {seconds:.0} s)"
     ));
-    let mut shell = Shell::start(stage, Some(FLAGS))?;
+    let mut shell = stage.shell(Some(FLAGS))?;
     let mut table = vec![head()];
     for (place, maker) in MAKERS.iter().enumerate() {
         let mut cells = Vec::new();

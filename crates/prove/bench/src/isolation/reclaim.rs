@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-use super::Size;
+use super::size::Size;
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
 use crate::stage::{PATIENCE, Shell, Stage, number, until};
@@ -37,7 +37,7 @@ pub(super) fn measure(bin: &Path, size: Size, report: &mut Report) -> Result<()>
         size.kills
     ));
     let stage = Stage::new(bin, Some("1x80GiB"))?;
-    let mut job = Shell::start(&stage, Some(FLAGS))?;
+    let mut job = stage.shell(Some(FLAGS))?;
     let (mut regained, mut shown) = (Vec::new(), Vec::new());
     for _ in 0..size.kills {
         let killed = kill_one(&stage, &mut job)?;

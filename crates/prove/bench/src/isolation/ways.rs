@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Size;
+use super::size::Size;
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
-use crate::stage::{PATIENCE, Shell, Stage, number};
+use crate::stage::{PATIENCE, Stage, number};
 use crate::stats::median;
 
 /// Nanoseconds (issue 5).
@@ -139,7 +139,7 @@ fn measured(
 ) -> Result<Vec<Row>> {
     let (runs, seconds) = (size.launch_runs, size.call_seconds);
     let before = stage.snapshot().map_or(0, |all| all.counters.joined);
-    let mut shell = Shell::start(stage, Some(flags))?;
+    let mut shell = stage.shell(Some(flags))?;
     let line = pair(null, seconds, calls);
     let patience = PATIENCE + Duration::from_secs_f64(seconds * calls.len() as f64);
     let mut reports = Vec::new();

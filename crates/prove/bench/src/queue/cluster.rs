@@ -16,8 +16,6 @@ use sublet_queue::{
     QueueDecision, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, TreeTotals, plan,
 };
 
-use super::engine::Filled;
-
 /// GPUs of a node, and cores and memory for each of them.
 const GPUS: u16 = 8;
 const CORES: u64 = 12;
@@ -29,6 +27,14 @@ pub(super) struct Scale {
     pub(super) nodes: usize,
     pub(super) groups: usize,
     pub(super) quotas: usize,
+}
+
+/// Groups that a row of ticks has started.
+#[derive(Debug, Default)]
+pub(super) struct Filled {
+    pub(super) groups: u64,
+    pub(super) slots: u64,
+    pub(super) time: Duration,
 }
 
 /// All of it.

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use flate2::read::GzDecoder;
@@ -126,14 +125,6 @@ fn rate(scale: Scale, sizes: &[u32]) -> Result<Rate> {
         rate.seconds += filled.time.as_secs_f64();
     }
     Ok(rate)
-}
-
-/// Groups that a row of ticks has started.
-#[derive(Debug, Default)]
-pub(super) struct Filled {
-    pub(super) groups: u64,
-    pub(super) slots: u64,
-    pub(super) time: Duration,
 }
 
 /// The numbers of GPUs of Philly's jobs, in the order of the list.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::tenants::{Tenant, Way};
 use crate::progress::progress;
 use crate::report::{Report, short};
-use crate::stage::{Shell, Stage, number, soon, until};
+use crate::stage::{Stage, number, soon, until};
 
 /// Launches of a request and how long each takes, in microseconds.
 const REQUESTS: [(u32, u32); 4] = [(20, 20), (10, 100), (8, 500), (40, 500)];
@@ -80,7 +80,7 @@ fn serve(
     let stage = Stage::new(bin, Some("1x16GiB"))?;
     let share = if is_shared { "50%" } else { "0%..90%" };
     let flags = ["--name", "server", "--memory", "1GiB", "--compute", share];
-    let mut shell = Shell::start(&stage, Some(&flags))?;
+    let mut shell = stage.shell(Some(&flags))?;
     let neighbour = Tenant {
         percent: 50,
         is_graph: false,

@@ -4,8 +4,7 @@
 use anyhow::Result;
 
 use super::bank::{Bank, PERCENTS, Way, unallocated};
-use super::quality::{OURS, PEER, named, worst_and_misses};
-use super::{cells, head};
+use super::quality::{OURS, PEER, cells, head, named, worst_and_misses};
 use crate::report::{Report, Verdict};
 use crate::stats::Spread;
 

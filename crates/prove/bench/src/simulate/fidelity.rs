@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 
-use super::Setting;
 use super::bank::{Bank, Case, Way};
+use super::setting::Setting;
 use super::traces::{Published, published};
 use crate::report::{Report, Verdict};
 

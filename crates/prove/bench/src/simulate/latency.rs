@@ -18,8 +18,9 @@ use sublet_plan::Policy;
 use sublet_sim::{Inflation, NodeList, PodList, Sequence, Variant, inflate};
 use sublet_testbed::Binaries;
 
+use super::manifest;
+use super::setting::Setting;
 use super::traces::Traces;
-use super::{Setting, manifest};
 use sublet_testbed::PodForm;
 
 use crate::latency::{Calls, Peer, in_turns, table, verdicts};

@@ -3,8 +3,7 @@
 use anyhow::Result;
 
 use super::bank::{Bank, PERCENTS, Way, paired};
-use super::quality::{OURS, named, worst_and_misses};
-use super::{deviating, head};
+use super::quality::{OURS, deviating, head, named, worst_and_misses};
 use crate::report::Report;
 use crate::stats::Spread;
 

@@ -6,7 +6,6 @@ use sublet_sim::{Drops, Outcome};
 
 use super::bank::{Bank, PERCENTS, Way, paired, unallocated};
 use super::traces::TUNED_ON;
-use super::{cells, deviating, head};
 use crate::report::{Report, Verdict};
 use crate::stats::Spread;
 
@@ -271,6 +270,27 @@ pub(super) fn dropped(outcomes: &[&Outcome]) -> Vec<String> {
     of.map(mean).to_vec()
 }
 
+/// The head of a table with a column for each percent of arrival.
+pub(super) fn head(first: &str) -> Vec<String> {
+    let percents = PERCENTS.iter().map(|percent| format!("{percent} %"));
+    [first.to_owned()].into_iter().chain(percents).collect()
+}
+
+/// The share that the runs leave unallocated, by percent of arrival.
+pub(super) fn cells(outcomes: &[&Outcome]) -> Vec<String> {
+    let cell = |percent: &u32| deviating(&unallocated(outcomes, *percent), false);
+    PERCENTS.iter().map(cell).collect()
+}
+
+/// Mean and standard deviation; the mean has a sign if it is a difference.
+pub(super) fn deviating(figures: &[f64], signed: bool) -> String {
+    let Spread { mean, deviation } = Spread::of(figures);
+    match signed {
+        true => format!("{mean:+.2} ± {deviation:.2}"),
+        false => format!("{mean:.2} ± {deviation:.2}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,5 +326,12 @@ mod tests {
         assert_eq!(limit("default", 95), AS_GOOD);
         assert_eq!(limit("cpu250", 95), EARLY);
         assert_eq!(limit("cpu250", 100), AS_GOOD);
+    }
+
+    #[test]
+    fn a_difference_has_a_sign() {
+        assert_eq!(deviating(&[1.0, 2.0], true), "+1.50 ± 0.71");
+        assert_eq!(deviating(&[1.0, 2.0], false), "1.50 ± 0.71");
+        assert_eq!(head("list")[1], "95 %");
     }
 }

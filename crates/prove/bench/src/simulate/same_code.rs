@@ -22,8 +22,9 @@ use sublet_sim::{Inflation, NodeList, Placement, PodList, Sequence, Variant, inf
 use sublet_testbed::Binaries;
 use sublet_testbed::deployed::{self, EXTENDER, KUBE_SCHEDULER};
 
+use super::manifest;
+use super::setting::Setting;
 use super::traces::Traces;
-use super::{Setting, manifest};
 use crate::rate;
 use crate::report::{Report, short};
 use crate::world::{NODES, PODS, World, post};

@@ -9,9 +9,9 @@ use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
 use sublet_sim::{Inflation, Outcome, Variant, inflate};
 
-use super::Setting;
 use super::bank::{Bank, CORES, Way};
 use super::quality::{OURS, PEER};
+use super::setting::Setting;
 use super::traces::{Orders, Traces, openb, pod_list};
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};

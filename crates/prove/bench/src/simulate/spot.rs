@@ -5,9 +5,9 @@ use sublet_plan::Policy;
 use sublet_sim::{Inflation, Outcome, Sequence, Variant, inflate};
 
 use super::bank::{PERCENTS, paired, side_by_side};
-use super::quality::{OURS, PEER, dropped};
+use super::quality::{OURS, PEER, cells, deviating, dropped, head};
+use super::setting::Setting;
 use super::traces::{Traces, spot_nodes};
-use super::{Setting, cells, deviating, head};
 use crate::report::Report;
 
 const POLICIES: [&str; 5] = ["best-fit", PEER, "binpack", "tiling-still", OURS];

@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{PATIENCE, Stage};
+/// Longest time of a step before it counts as broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs each line, then prints its exit code.
 const SCRIPT: &str =
@@ -28,16 +29,10 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// Starts a shell as a job with these flags of `sublet run`, or without flags straight on the
-    /// driver.
-    pub(crate) fn start(stage: &Stage, with: Option<&[&str]>) -> Result<Shell> {
-        let mut command = stage.way(with, "/bin/sh");
-        command.args(["-c", SCRIPT]);
-        Shell::spawn(&mut command)
-    }
-
-    fn spawn(command: &mut Command) -> Result<Shell> {
+    /// Starts `/bin/sh` by this command.
+    pub(super) fn start(command: &mut Command) -> Result<Shell> {
         let mut child = command
+            .args(["-c", SCRIPT])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
