@@ -11,7 +11,7 @@ use crate::answer::{Advised, Answer, DONE, Format, document};
 use crate::compute::ComputeTime;
 use crate::jobs::mib;
 use crate::machine::{Machine, MachineArgs};
-use crate::run::request;
+use crate::run::args;
 
 /// Arguments of `sublet limit`.
 #[derive(Debug, clap::Args)]
@@ -36,15 +36,15 @@ pub struct Args {
     job: String,
     /// Memory of each of its cards: 4GiB, 4G, 512M, 25%
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
-          value_parser = request::memory, value_hint = ValueHint::Other, group = "limits")]
+          value_parser = args::memory, value_hint = ValueHint::Other, group = "limits")]
     memory: Option<String>,
     /// Host memory that it may pin for its cards: 2GiB, 512M
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
-          value_parser = request::size, value_hint = ValueHint::Other, group = "limits")]
+          value_parser = args::size, value_hint = ValueHint::Other, group = "limits")]
     pinned_memory: Option<String>,
     /// Compute time of each of its cards: a promise (30%), or a promise and a limit (30%..80%)
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
-          value_parser = request::compute, value_hint = ValueHint::Other, group = "limits")]
+          value_parser = args::compute, value_hint = ValueHint::Other, group = "limits")]
     compute: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
-use sublet_arbiter::gauge::measure;
+use sublet_arbiter::gauge::probe::measure;
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{
     ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, MPS_CONTROL, NVML_LIBRARY,

@@ -161,7 +161,9 @@ fn perform(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
-        Command::Top(args) if args.node().is_some() => on_one_thread(top::on_node(&args))?.print(),
+        Command::Top(args) if args.node().is_some() => {
+            on_one_thread(top::node::on_node(&args))?.print()
+        }
         Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
         Command::Queue(args) if args.is_of_cluster() => {
             on_one_thread(queue::on_cluster(&args))?.print()

@@ -8,7 +8,7 @@
 //! it is measured again, so a wrong figure does not stay.
 
 mod learn;
-mod probe;
+pub mod probe;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,6 @@ use sublet_abi::Packing;
 use sublet_model::{Bytes, Gpu, Health, Inventory};
 use tracing::{info, warn};
 
-pub use self::probe::measure;
 use crate::driver::DriverError;
 use crate::machine_folder::Folder;
 
@@ -37,8 +36,8 @@ const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most that is read of a file or of an answer: they are ours, and a few hundred bytes.
 const TEXT_MAX: u64 = 1 << 16;
 
-/// Command of the measuring process: a program that calls [`measure`] with the card's UUID as
-/// its last argument, and prints the result.
+/// Command of the measuring process: a program that calls [`probe::measure`] with the card's UUID
+/// as its last argument, and prints the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
     /// The program's file.

@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use folder::HeldFolder;
+use folder::{Contents, HeldFolder};
 
 /// The file name of our wrapper of `dlopen`, by which an outer job's preloads are known.
 pub const PRELOAD: &str = "libsublet_preload.so";
@@ -175,8 +175,6 @@ pub struct Store {
     targets: Vec<PathBuf>,
     held: Mutex<Vec<HeldFolder>>,
 }
-
-type Contents<'a> = [(&'a str, Cow<'a, [u8]>)];
 
 impl Store {
     /// A store of these libraries. `targets` are the folders that can hold the copies; the

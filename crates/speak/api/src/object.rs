@@ -4,12 +4,15 @@
 //! yaml` printed. The parser skips fields that Sublet does not read (managedFields, environments,
 //! details of volumes). Fields that only a scheduler reads are in `wishes`.
 
+mod lenient;
 mod wishes;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+pub use self::lenient::Anything;
+pub(crate) use self::lenient::or_default;
 pub use self::wishes::{
     Affinity, LabelSelector, NodeAffinity, NodeSelector, NodeTerm, PodAffinity, PodAffinityTerm,
     PreferredTerm, SelectorRequirement, SpreadConstraint, TaintSpec, TolerationSpec, Volume,
@@ -257,16 +260,6 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// A value whose content does not matter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Anything;
-
-impl<'de> Deserialize<'de> for Anything {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Anything, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Anything)
-    }
-}
-
 /// Something that must be lifted before a pod may be scheduled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -416,13 +409,27 @@ pub struct Namespace {
     pub metadata: Meta,
 }
 
-/// Go writes an absent list or map as `null`, and people leave keys without a value.
-pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+impl PodSpec {
+    /// Has the pod soft wishes, which the scheduler must weigh over all nodes?
+    #[must_use]
+    pub fn has_soft_wishes(&self) -> bool {
+        !self.affinity.node_affinity.preferred.is_empty() || self.has_unweighed_wishes()
+    }
+
+    /// Has it soft wishes about other pods or even spreading, which `sublet_plan::stock` does
+    /// not weigh?
+    #[must_use]
+    pub fn has_unweighed_wishes(&self) -> bool {
+        let Affinity {
+            pod_affinity,
+            pod_anti_affinity,
+            ..
+        } = &self.affinity;
+        let soft = |spread: &SpreadConstraint| spread.when_unsatisfiable == "ScheduleAnyway";
+        !pod_affinity.preferred.is_empty()
+            || !pod_anti_affinity.preferred.is_empty()
+            || self.topology_spread_constraints.iter().any(soft)
+    }
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Answer> {
     let mut answer = print(&nodes, &pods, args.memory_unit, args.output, args.details)?;
     if let (InspectFormat::Wide, Some(node)) = (args.output, &args.node) {
         // What the cluster knows is shown without it.
-        match top::look(&client, node).await {
+        match top::node::look(&client, node).await {
             Ok(containers) => answer.text += &format!("\nmeasured by the agent:\n{containers}"),
             Err(error) => answer.notes.push(format!("use is not shown: {error}")),
         }

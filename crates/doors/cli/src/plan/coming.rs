@@ -1,5 +1,5 @@
-//! Pods that have not come yet: the pods of workloads, with the fields that the API server will
-//! fill in.
+//! Pods that have not come yet: the order in which they arrive, and the pods of workloads, with the
+//! fields that the API server will fill in.
 //!
 //! A workload that has a time of creation is in the cluster already, and so are its pods: it is passed
 //! over.
@@ -11,6 +11,21 @@ use sublet_api::{Workload, read_workload};
 use sublet_plan::stock::NodeRules;
 
 use super::input::{Input, Located, Origin, Unreadable};
+
+/// Arrival of new pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum Arrival {
+    /// One by one in the order of the files, each when the one before it has its answer, as pods come
+    /// that are applied one after another. No priority matters then, and a policy that learns knows
+    /// no pod before it comes
+    #[default]
+    InOrder,
+    /// All at once, as when a controller makes them faster than they are placed, or the scheduler was
+    /// away: by priority, and a policy that learns knows all of them before it places the first. (A
+    /// scheduler that has just started takes those of one priority in any order, and those that are
+    /// bound at the same time may get each other's places)
+    Together,
+}
 
 /// Puts the pods of workloads among the others. An object that makes no pods is left for other
 /// readers.

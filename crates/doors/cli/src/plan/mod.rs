@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 
+use coming::Arrival;
 pub use input::{Input, Located, Origin, Unreadable};
 use print::Printing;
 use schedule::{Plan, PlanOptions, plan};
@@ -115,21 +116,6 @@ pub struct Args {
     /// Exit with 2 if any object cannot be read
     #[arg(long)]
     strict: bool,
-}
-
-/// Arrival of new pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(crate) enum Arrival {
-    /// One by one in the order of the files, each when the one before it has its answer, as pods come
-    /// that are applied one after another. No priority matters then, and a policy that learns knows
-    /// no pod before it comes
-    #[default]
-    InOrder,
-    /// All at once, as when a controller makes them faster than they are placed, or the scheduler was
-    /// away: by priority, and a policy that learns knows all of them before it places the first. (A
-    /// scheduler that has just started takes those of one priority in any order, and those that are
-    /// bound at the same time may get each other's places)
-    Together,
 }
 
 /// Answers `sublet plan` and returns the exit code. Files that cannot be read are in the answer.

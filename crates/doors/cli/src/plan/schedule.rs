@@ -16,7 +16,7 @@ use sublet_model::{Advertise, Allocation, Claim, Entry, PodKey, PodUid, Standing
 use sublet_plan::stock::{self, PodRules, Selected, Unmodelled};
 use sublet_plan::{EngineOptions, GpuQuota, OverQuota, Policy, check_quota};
 
-use super::Arrival;
+use super::coming::Arrival;
 use super::input::{Input, Located, Origin, Unreadable};
 use crate::refusals::Refusals;
 use crate::verdict::{Cluster, Odd, asked};

@@ -3,10 +3,17 @@
 use std::ffi::OsString;
 
 use clap::ValueHint;
-use sublet_arbiter::admin::Class;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sublet_arbiter::admin::{Class, parse_amount, parse_compute};
+use sublet_model::parse_size;
 
-use super::request::{self, Cards};
 use crate::machine::MachineArgs;
+
+/// The most cards of a job: its pages have room for no more (`sublet_abi::MAX_DEVICES`).
+const GPUS_MAX: u32 = 16;
+
+/// The longest name of a job that is made from a program's name.
+pub(super) const NAME_MAX: usize = 40;
 
 /// Arguments of `sublet run`.
 #[derive(Debug, clap::Args)]
@@ -55,30 +62,30 @@ EXIT CODES
 pub struct Args {
     /// Memory of each card: 4GiB, 4G, 512M, 25% [default: whole cards]
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
-          value_parser = request::memory, value_hint = ValueHint::Other)]
+          value_parser = memory, value_hint = ValueHint::Other)]
     pub(super) memory: Option<String>,
     /// Host memory that it may pin for its cards: 2GiB, 512M [default: no limit]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = request::size,
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size,
           value_hint = ValueHint::Other)]
     pub(super) pinned_memory: Option<String>,
     /// Compute time of each card: a promise (30%), or a promise and a limit (30%..80%) [default:
     /// the time that others leave]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
-          value_parser = request::compute, value_hint = ValueHint::Other)]
+          value_parser = compute, value_hint = ValueHint::Other)]
     pub(super) compute: Option<String>,
     /// Class of the job where compute time is short: an opportunistic job is promised none, and
     /// gets the time that guaranteed jobs leave
     #[arg(long, value_name = "CLASS", default_value = "guaranteed",
-          value_parser = request::classes())]
+          value_parser = classes())]
     pub(super) class: Class,
     /// Number of cards
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
-          value_parser = request::gpus, value_hint = ValueHint::Other)]
+          value_parser = gpus, value_hint = ValueHint::Other)]
     pub(super) gpus: u32,
     /// Cards that it may use, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: the cards of
     /// CUDA_VISIBLE_DEVICES, else any]
     #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
-          value_parser = request::cards, value_hint = ValueHint::Other)]
+          value_parser = cards, value_hint = ValueHint::Other)]
     pub(super) device: Option<Cards>,
     /// Wait until there is room; the default
     #[arg(long, overrides_with = "no_wait")]
@@ -92,7 +99,7 @@ pub struct Args {
           value_hint = ValueHint::Other)]
     pub(super) priority: i32,
     /// A name for `sublet ps` and `sublet limit` [default: CMD's]
-    #[arg(short, long, value_name = "NAME", value_parser = request::name,
+    #[arg(short, long, value_name = "NAME", value_parser = name,
           value_hint = ValueHint::Other)]
     pub(super) name: Option<String>,
     /// Refuse programs that cannot reach the arbiter, and unknown driver functions; the default
@@ -108,4 +115,96 @@ pub struct Args {
     #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true,
           value_hint = ValueHint::CommandWithArguments)]
     pub(super) command: Vec<OsString>,
+}
+
+/// An amount of memory, in the words that every arbiter knows, an older one too. It knows the
+/// cards that a percentage is of.
+///
+/// # Errors
+/// Text that is no amount.
+pub(crate) fn memory(text: &str) -> Result<String, String> {
+    parse_amount(text)
+        .map(|amount| amount.to_string())
+        .map_err(|error| error.to_string())
+}
+
+/// A number of cards: as many as a job's pages have room for.
+pub(super) fn gpus(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse();
+    let number = number.ok().filter(|n| (1..=GPUS_MAX).contains(n));
+    number.ok_or_else(|| format!("a job has 1 to {GPUS_MAX} GPUs"))
+}
+
+/// Cards by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cards(pub(super) Vec<String>);
+
+/// Cards' numbers and UUIDs, with commas. Whether there are such cards the arbiter knows.
+pub(super) fn cards(text: &str) -> Result<Cards, String> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let is_uuid = |name: &str| {
+        let (start, rest) = name.split_at_checked(UUID_START.len()).unwrap_or_default();
+        let is_digit = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        start.eq_ignore_ascii_case(UUID_START) && !rest.is_empty() && rest.bytes().all(is_digit)
+    };
+    for name in &names {
+        if name.is_empty() {
+            return Err("a card without a name; write `0`, `0,2` or a UUID".to_owned());
+        }
+        if !is_number(name) && !is_uuid(name) {
+            return Err(format!(
+                "`{name}` is neither a number nor a UUID; `nvidia-smi -L` shows both"
+            ));
+        }
+    }
+    Ok(Cards(names))
+}
+
+/// Start of a card's UUID.
+const UUID_START: &str = "GPU-";
+
+/// An amount of memory that is not of a card.
+///
+/// # Errors
+/// Text that is no such amount.
+pub(crate) fn size(text: &str) -> Result<String, String> {
+    parse_size(text)
+        .map(|memory| memory.to_string())
+        .map_err(|error| error.to_string())
+}
+
+/// Compute time of each card, in the words that every arbiter knows.
+///
+/// # Errors
+/// Text that is no compute time.
+pub(crate) fn compute(text: &str) -> Result<String, String> {
+    parse_compute(text)
+        .map(|compute| compute.to_string())
+        .map_err(|error| error.to_string())
+}
+
+/// The words for a job's class.
+pub(super) fn classes() -> impl TypedValueParser<Value = Class> {
+    let words = [Class::Guaranteed, Class::Opportunistic].map(Class::word);
+    PossibleValuesParser::new(words).map(|word| match &*word {
+        "opportunistic" => Class::Opportunistic,
+        _ => Class::Guaranteed,
+    })
+}
+
+/// A job's name on the command line: printable, and not a number, because `sublet limit`
+/// takes either.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.chars().count() > NAME_MAX {
+        return Err(format!("a name has 1 to {NAME_MAX} characters"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err("a name has no control characters".to_owned());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("a name is not a number: jobs have one already".to_owned());
+    }
+    Ok(text.to_owned())
 }

@@ -11,7 +11,7 @@
 //! - `supervise`: to the command's end; with `job_connection` and `memory_hint`.
 
 mod arbiter;
-mod args;
+pub(crate) mod args;
 mod driver;
 mod environment;
 mod job_connection;
@@ -19,7 +19,7 @@ pub(crate) mod libraries;
 mod memory_hint;
 mod mounts;
 mod program;
-pub(crate) mod request;
+mod request;
 mod setup;
 mod signals;
 mod start;
@@ -39,9 +39,9 @@ use sublet_arbiter::libraries::Carried;
 use crate::answer::{Advised, print_error};
 use crate::machine::Machine;
 use job_connection::JobConnection;
-use program::ProgramError;
 use setup::Setup;
 use signals::Signals;
+use start::Failure;
 use supervise::Ending;
 use wait::Waited;
 
@@ -93,25 +93,6 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
     let ending = supervise::follow(child, &mut signals, &mut connection, say)?;
     memory_hint::after(ending, args, &mut connection, say);
     Ok(ending)
-}
-
-/// Reason why a job did not run.
-enum Failure {
-    /// Its command cannot be started, for which shells have exit codes.
-    Program(ProgramError),
-    Other(anyhow::Error),
-}
-
-impl From<ProgramError> for Failure {
-    fn from(error: ProgramError) -> Failure {
-        Failure::Program(error)
-    }
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Failure {
-        Failure::Other(error)
-    }
 }
 
 /// Sees to it that there is an arbiter to be asked about the machine. `carried` is as in [`run`].

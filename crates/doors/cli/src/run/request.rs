@@ -3,98 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sublet_arbiter::admin::{
-    Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_amount, parse_compute,
-};
-use sublet_model::parse_size;
+use sublet_arbiter::admin::{Class, Mode, Placed, PlacedGpu, Submit, is_name_of};
 
-use super::Args;
+use super::args::{Args, Cards, NAME_MAX};
 use super::setup::Setup;
 use super::visible_cards::{self, DriverQuestion};
 use crate::answer::Advised;
-
-/// The most cards of a job: its pages have room for no more (`sublet_abi::MAX_DEVICES`).
-const GPUS_MAX: u32 = 16;
-
-/// The longest name of a job that is made from a program's name.
-const NAME_MAX: usize = 40;
-
-/// An amount of memory, in the words that every arbiter knows, an older one too. It knows the
-/// cards that a percentage is of.
-///
-/// # Errors
-/// Text that is no amount.
-pub(crate) fn memory(text: &str) -> Result<String, String> {
-    parse_amount(text)
-        .map(|amount| amount.to_string())
-        .map_err(|error| error.to_string())
-}
-
-/// A number of cards: as many as a job's pages have room for.
-pub(super) fn gpus(text: &str) -> Result<u32, String> {
-    let number = text.trim().parse();
-    let number = number.ok().filter(|n| (1..=GPUS_MAX).contains(n));
-    number.ok_or_else(|| format!("a job has 1 to {GPUS_MAX} GPUs"))
-}
-
-/// Cards by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cards(pub(super) Vec<String>);
-
-/// Cards' numbers and UUIDs, with commas. Whether there are such cards the arbiter knows.
-pub(super) fn cards(text: &str) -> Result<Cards, String> {
-    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    let is_uuid = |name: &str| {
-        let (start, rest) = name.split_at_checked(UUID_START.len()).unwrap_or_default();
-        let is_digit = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
-        start.eq_ignore_ascii_case(UUID_START) && !rest.is_empty() && rest.bytes().all(is_digit)
-    };
-    for name in &names {
-        if name.is_empty() {
-            return Err("a card without a name; write `0`, `0,2` or a UUID".to_owned());
-        }
-        if !is_number(name) && !is_uuid(name) {
-            return Err(format!(
-                "`{name}` is neither a number nor a UUID; `nvidia-smi -L` shows both"
-            ));
-        }
-    }
-    Ok(Cards(names))
-}
-
-/// Start of a card's UUID.
-const UUID_START: &str = "GPU-";
-
-/// An amount of memory that is not of a card.
-///
-/// # Errors
-/// Text that is no such amount.
-pub(crate) fn size(text: &str) -> Result<String, String> {
-    parse_size(text)
-        .map(|memory| memory.to_string())
-        .map_err(|error| error.to_string())
-}
-
-/// Compute time of each card, in the words that every arbiter knows.
-///
-/// # Errors
-/// Text that is no compute time.
-pub(crate) fn compute(text: &str) -> Result<String, String> {
-    parse_compute(text)
-        .map(|compute| compute.to_string())
-        .map_err(|error| error.to_string())
-}
-
-/// The words for a job's class.
-pub(super) fn classes() -> impl TypedValueParser<Value = Class> {
-    let words = [Class::Guaranteed, Class::Opportunistic].map(Class::word);
-    PossibleValuesParser::new(words).map(|word| match &*word {
-        "opportunistic" => Class::Opportunistic,
-        _ => Class::Guaranteed,
-    })
-}
 
 /// Was all of the request understood? An older arbiter passes over fields that it does not know.
 ///
@@ -136,22 +50,6 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
         ));
     }
     Ok(())
-}
-
-/// A job's name on the command line: printable, and not a number, because `sublet limit`
-/// takes either.
-pub(super) fn name(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    if text.is_empty() || text.chars().count() > NAME_MAX {
-        return Err(format!("a name has 1 to {NAME_MAX} characters"));
-    }
-    if text.chars().any(char::is_control) {
-        return Err("a name has no control characters".to_owned());
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("a name is not a number: jobs have one already".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 /// The request, with the cards that `CUDA_VISIBLE_DEVICES` leaves if none were named. `say` gets

@@ -8,11 +8,11 @@ use std::process::Command;
 use anyhow::Context;
 use rustix::process::Pid;
 
+use super::args::Args;
 use super::environment::{JobEnvironment, environment};
 use super::program::ProgramError;
 use super::setup::Setup;
 use super::wait::PlacedJob;
-use super::{Args, Failure};
 
 /// Starts the command from the file `program`.
 pub(super) fn start(
@@ -65,4 +65,23 @@ fn spawn(
         .spawn()
         .map_err(|error| ProgramError::of(file, &error))?;
     Ok(Pid::from_child(&child))
+}
+
+/// Reason why a job did not run.
+pub(super) enum Failure {
+    /// Its command cannot be started, for which shells have exit codes.
+    Program(ProgramError),
+    Other(anyhow::Error),
+}
+
+impl From<ProgramError> for Failure {
+    fn from(error: ProgramError) -> Failure {
+        Failure::Program(error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure::Other(error)
+    }
 }

@@ -3,7 +3,7 @@
 
 mod keys;
 mod live;
-mod node;
+pub mod node;
 mod screen;
 mod signals;
 
@@ -62,9 +62,6 @@ impl Args {
         self.node.as_deref()
     }
 }
-
-pub(crate) use node::look;
-pub use node::on_node;
 
 /// Answers `sublet top`, starting the machine's arbiter if none runs; live, the answer is empty
 /// when the user has seen enough. `carried` are the libraries inside this program, if it has any.

@@ -13,7 +13,8 @@ use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 
-use super::Contents;
+/// Names of files, and their contents.
+pub(super) type Contents<'a> = [(&'a str, Cow<'a, [u8]>)];
 
 /// A folder that is not removed while this lives.
 #[derive(Debug)]

@@ -4,11 +4,6 @@
 //! Suggested reading order: gang, job, gather, scope. Two folders list the known kinds: `gang/` has
 //! a file for each way of naming a gang, `job/` one for each kind of job.
 
-use std::collections::BTreeMap;
-
-use crate::keys;
-use crate::object::Pod;
-
 mod field;
 mod gang;
 mod gather;
@@ -35,16 +30,5 @@ pub use member::{ShapeMemo, member_shape};
 pub use priority::{AskedPriority, PriorityClasses};
 pub(crate) use scope::queued_groups;
 pub use scope::{
-    NamespaceLabels, QueueScope, QueueSources, WholeSnapshot, group_apis, is_in_queue,
+    NamespaceLabels, QueueScope, QueueSources, WholeSnapshot, group_apis, is_in_queue, is_queued,
 };
-
-/// Does such a pod queue, if it names a scheduler that asks Sublet? It does if it has a gang or a
-/// quota, or if its namespace asks for it. `labels`: the namespace's. A gang that cannot be read
-/// counts as a gang.
-#[must_use]
-pub fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
-    let opted_in = labels.get(keys::QUEUE_LABEL);
-    opted_in.is_some_and(|is| is == "enabled")
-        || pod.metadata.labels.contains_key(keys::QUOTA_NAME)
-        || !matches!(gang_of(pod), Ok(None))
-}

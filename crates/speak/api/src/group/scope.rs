@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sublet_model::{MiB, PodUid, Standing, Time, Unit};
 use sublet_queue::{Amounts, GroupId};
 
-use super::gang::{GANG_DIALECTS, PodGroupFacts};
+use super::gang::{GANG_DIALECTS, PodGroupFacts, gang_of};
 use super::gather::{Gathered, GroupSources, QueuedGroup, gather};
-use super::is_queued;
 use super::job::{JOB_KINDS, JobApi, JobFacts, apis_of};
 use super::member::ShapeMemo;
 use super::priority::PriorityClasses;
@@ -203,6 +202,17 @@ impl<'a> Planned<'a> {
             is_starting: planned as u64 >= min,
         }
     }
+}
+
+/// Does such a pod queue, if it names a scheduler that asks Sublet? It does if it has a gang or a
+/// quota, or if its namespace asks for it. `labels`: the namespace's. A gang that cannot be read
+/// counts as a gang.
+#[must_use]
+pub fn is_queued(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
+    let opted_in = labels.get(keys::QUEUE_LABEL);
+    opted_in.is_some_and(|is| is == "enabled")
+        || pod.metadata.labels.contains_key(keys::QUOTA_NAME)
+        || !matches!(gang_of(pod), Ok(None))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Anything, PodSpec, or_default};
+use super::lenient::{Anything, or_default};
 
 /// A taint that a pod does not mind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -226,32 +226,9 @@ impl<'de> Deserialize<'de> for Volume {
     }
 }
 
-impl PodSpec {
-    /// Has the pod soft wishes, which the scheduler must weigh over all nodes?
-    #[must_use]
-    pub fn has_soft_wishes(&self) -> bool {
-        !self.affinity.node_affinity.preferred.is_empty() || self.has_unweighed_wishes()
-    }
-
-    /// Has it soft wishes about other pods or even spreading, which `sublet_plan::stock` does
-    /// not weigh?
-    #[must_use]
-    pub fn has_unweighed_wishes(&self) -> bool {
-        let Affinity {
-            pod_affinity,
-            pod_anti_affinity,
-            ..
-        } = &self.affinity;
-        let soft = |spread: &SpreadConstraint| spread.when_unsatisfiable == "ScheduleAnyway";
-        !pod_affinity.preferred.is_empty()
-            || !pod_anti_affinity.preferred.is_empty()
-            || self.topology_spread_constraints.iter().any(soft)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::object::PodSpec;
 
     fn check(spec: &str) -> bool {
         serde_json::from_str::<PodSpec>(spec)

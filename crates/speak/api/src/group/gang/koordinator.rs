@@ -4,7 +4,7 @@
 //! Sources: `apis/extension/coscheduling.go` and
 //! `pkg/scheduler/plugins/coscheduling/{core/gang.go,util}` of v1.7.0.
 
-use super::{GangDialect, GangTerms, annotated};
+use super::terms::{GangDialect, GangTerms, annotated};
 use crate::group::field::{Field, GroupError};
 use crate::keys;
 use crate::object::{Meta, Pod};

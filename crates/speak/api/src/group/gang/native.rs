@@ -5,7 +5,7 @@
 //! all of its terms itself: the Workload that it was made from is not read, nor are the composite
 //! groups of 1.37, which name PodGroups.
 
-use super::{GangDialect, GangTerms, annotated};
+use super::terms::{GangDialect, GangTerms, annotated};
 use crate::group::field::{Field, GroupError};
 use crate::group::priority::AskedPriority;
 use crate::object::{Meta, Pod};

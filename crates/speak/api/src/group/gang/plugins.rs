@@ -2,7 +2,7 @@
 //!
 //! Source: `apis/scheduling/v1alpha1/types.go` of v0.30.6.
 
-use super::{GangDialect, GangTerms, annotated};
+use super::terms::{GangDialect, GangTerms, annotated};
 use crate::group::field::{Field, GroupError};
 use crate::keys;
 use crate::object::{Meta, Pod};

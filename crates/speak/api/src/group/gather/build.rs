@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sublet_model::Time;
 use sublet_queue::MemberShape;
 
-use super::{GangPods, Gathering, GroupSources, JobPods};
+use super::{GangPods, Gathering, GroupSources, JobPods, pod_name};
 use crate::gang_plan::slot_of;
 use crate::group::field::{GroupError, moment};
 use crate::group::gang::{GangName, GangTerms, namespace_of};
@@ -15,9 +15,6 @@ use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::Pod;
 use crate::pod::{is_over, pod_uid};
-
-/// The most groups that one job makes: as many pods as a cluster may have.
-pub(super) const MOST_COPIES: u32 = 150_000;
 
 /// The role of a pod that is a group of one.
 const LONE: &str = "pod";
@@ -54,11 +51,6 @@ pub(super) struct RoleParts<'a> {
     pub(super) shape: Arc<MemberShape>,
     /// Pods, and which one of the role each is.
     pub(super) pods: Vec<(&'a Pod, Option<u32>)>,
-}
-
-/// Name of a pod in messages.
-pub(super) fn pod_name(pod: &Pod) -> String {
-    format!("pod/{}/{}", namespace_of(&pod.metadata), pod.metadata.name)
 }
 
 impl<'a> Gathering<'a> {
@@ -330,6 +322,12 @@ impl<'a> Gathering<'a> {
                 0
             }
         }
+    }
+
+    fn enter(&mut self, parts: Parts<'_>) {
+        let slots = self.slots.remove(parts.id()).unwrap_or_default();
+        let group = parts.finish(&slots, self.sources.now);
+        self.groups.insert(group.group.id.clone(), group);
     }
 }
 

@@ -12,15 +12,17 @@ use std::sync::Arc;
 use sublet_model::{MiB, PodUid, Time, Unit};
 use sublet_queue::{Group, GroupId, Slot};
 
-use self::build::Parts;
 use super::field::GroupError;
-use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of};
+use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of, namespace_of};
 use super::job::{JOB_KINDS, JobFacts, JobMember, JobName, JobProgress, job_of};
 use super::member::ShapeMemo;
 use crate::gang_plan::GangPlan;
 use crate::object::Pod;
 use crate::pod::is_over;
 use crate::quota_index::QuotaIndex;
+
+/// The most groups that one job makes: as many pods as a cluster may have.
+const MOST_COPIES: u32 = 150_000;
 
 /// Objects and functions from which groups are made.
 #[derive(Clone, Copy)]
@@ -219,7 +221,7 @@ impl<'a> Gathering<'a> {
             match job.shape.copies {
                 None => _ = self.of_jobs.entry((&job.job, None)).or_default(),
                 Some(copies) => {
-                    for copy in 0..copies.min(build::MOST_COPIES) {
+                    for copy in 0..copies.min(MOST_COPIES) {
                         self.of_jobs.entry((&job.job, Some(copy))).or_default();
                     }
                 }
@@ -254,7 +256,7 @@ impl<'a> Gathering<'a> {
         {
             let what = format!("it belongs to {job}, which is not there, or what made that is not");
             let field = "metadata.ownerReferences".to_owned();
-            return self.problem(build::pod_name(pod), GroupError { field, what });
+            return self.problem(pod_name(pod), GroupError { field, what });
         }
         match gang_of(pod) {
             Ok(None) if is_over(pod) => {}
@@ -271,7 +273,7 @@ impl<'a> Gathering<'a> {
                 }
                 gang.pods.push(pod);
             }
-            Err(error) => self.problem(build::pod_name(pod), error),
+            Err(error) => self.problem(pod_name(pod), error),
         }
     }
 
@@ -299,10 +301,9 @@ impl<'a> Gathering<'a> {
             problems: self.problems,
         }
     }
+}
 
-    fn enter(&mut self, parts: Parts<'_>) {
-        let slots = self.slots.remove(parts.id()).unwrap_or_default();
-        let group = parts.finish(&slots, self.sources.now);
-        self.groups.insert(group.group.id.clone(), group);
-    }
+/// Name of a pod in messages.
+fn pod_name(pod: &Pod) -> String {
+    format!("pod/{}/{}", namespace_of(&pod.metadata), pod.metadata.name)
 }

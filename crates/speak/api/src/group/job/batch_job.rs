@@ -2,7 +2,7 @@
 //!
 //! Source: `batch/v1` of `k8s.io/api` v0.36.3.
 
-use super::{JobApi, JobKind, JobMember, JobRole, JobShape, left_of, made_by};
+use super::shape::{JobApi, JobKind, JobMember, JobRole, JobShape, left_of, made_by};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 

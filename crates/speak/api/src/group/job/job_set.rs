@@ -3,7 +3,7 @@
 //! Source: `api/jobset/v1alpha2/jobset_types.go` of v0.10.1. A role is a replicated job: its Jobs
 //! times their pods.
 
-use super::{JobApi, JobKind, JobMember, JobRole, JobShape, numbered};
+use super::shape::{JobApi, JobKind, JobMember, JobRole, JobShape, left_of, numbered};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 
@@ -45,7 +45,7 @@ impl JobKind for JobSet {
             let mut jobs = entry.get("replicas")?.count()?.unwrap_or(1);
             for ended in status.get("replicatedJobsStatus")?.list()? {
                 if ended.get("name")?.text()? == Some(name) {
-                    jobs = super::left_of(jobs, &ended.get("succeeded")?)?;
+                    jobs = left_of(jobs, &ended.get("succeeded")?)?;
                 }
             }
             let depends = !entry.get("dependsOn")?.list()?.is_empty();

@@ -5,7 +5,7 @@
 //! that before it runs (`setDefaultDAG`), and the master of AI jobs is in no gang.
 
 use super::kubeflow::{policy_of, roles_of};
-use super::{JobApi, JobKind, JobMember, JobShape, made_by, numbered};
+use super::shape::{JobApi, JobKind, JobMember, JobShape, made_by, numbered};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 

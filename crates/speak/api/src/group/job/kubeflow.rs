@@ -2,7 +2,7 @@
 //!
 //! Source: `pkg/apis/kubeflow.org/v1` of training-operator v1.9.3.
 
-use super::{JobApi, JobKind, JobMember, JobRole, JobShape, left_of, made_by, numbered};
+use super::shape::{JobApi, JobKind, JobMember, JobRole, JobShape, left_of, made_by, numbered};
 use crate::group::field::{Field, GroupError};
 use crate::group::priority::AskedPriority;
 use crate::object::Pod;

@@ -3,7 +3,7 @@
 //! Source: `api/leaderworkerset/v1/leaderworkerset_types.go` of v0.7.0. Each of its replicas, a
 //! leader and its workers, starts for itself. It has no field that holds it back.
 
-use super::{JobApi, JobKind, JobMember, JobRole, JobShape, numbered};
+use super::shape::{JobApi, JobKind, JobMember, JobRole, JobShape, numbered};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 

@@ -5,7 +5,7 @@
 //! when they run, and is counted for the minimum all the same.
 
 use super::kubeflow::{JOB_NAME, REPLICA_INDEX, REPLICA_TYPE, policy_of, roles_of};
-use super::{JobApi, JobKind, JobMember, JobShape, made_by, numbered};
+use super::shape::{JobApi, JobKind, JobMember, JobShape, made_by, numbered};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 

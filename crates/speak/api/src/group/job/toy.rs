@@ -1,7 +1,7 @@
 //! A kind of job as small as one can be, as CONTRIBUTING's recipe says: this file, and its line in
 //! [`JOB_KINDS`](super::JOB_KINDS). Only the tests of this crate have it.
 
-use super::{JobApi, JobKind, JobMember, JobRole, JobShape, made_by};
+use super::shape::{JobApi, JobKind, JobMember, JobRole, JobShape, made_by};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 

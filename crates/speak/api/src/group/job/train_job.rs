@@ -4,7 +4,7 @@
 //! the TrainJob names decides about its pods; Trainer writes it into a JobSet of the same name,
 //! while the TrainJob is suspended too. So its shape is that JobSet's.
 
-use super::{JobApi, JobKind, JobMember, JobShape};
+use super::shape::{JobApi, JobKind, JobMember, JobShape};
 use crate::group::field::{Field, GroupError};
 use crate::object::Pod;
 
