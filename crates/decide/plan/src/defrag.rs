@@ -17,55 +17,13 @@ mod offer;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use sublet_model::{Claim, Entry, GpuIndex, Ledger, NodeIdx, PodKey, PodUid, Unit};
+use sublet_model::NodeIdx;
 
+pub use self::draft::{Defrag, Move, Spot};
 use self::draft::{Draft, Off};
 pub use self::measure::{ClusterState, Largest};
 use self::offer::{Load, Offer, What};
-use crate::Fragmentation;
-
-/// The cluster in which to make room, and the allowed moves.
-#[derive(Clone, Copy)]
-pub struct Defrag<'a> {
-    /// The cluster.
-    pub ledger: &'a Ledger,
-    /// Memory that one unit of `aliyun.com/gpu-mem` stands for.
-    pub unit: Unit,
-    /// The measure of fragmentation, for [`ClusterState::fragmented_milli`].
-    pub fragmentation: &'a Fragmentation,
-    /// May this pod be ended where it is and started elsewhere?
-    pub movable: &'a dyn Fn(&PodUid) -> bool,
-    /// May the pod go to this node, by the rules that the engine does not know (taints, selectors)?
-    pub open: &'a dyn Fn(&PodUid, NodeIdx) -> bool,
-    /// The most moves that the list may have.
-    pub most: usize,
-}
-
-/// A pod's cards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
-    /// The node.
-    pub node: NodeIdx,
-    /// The indices of its cards there.
-    pub cards: Vec<GpuIndex>,
-}
-
-/// One pod that moves to another place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
-    /// The pod.
-    pub pod: PodKey,
-    /// Its UID.
-    pub uid: PodUid,
-    /// The pod's claim.
-    pub claim: Arc<Claim>,
-    /// The pod's place now.
-    pub from: Spot,
-    /// The pod's new place. It fits there while it is still at its old place.
-    pub to: Spot,
-}
 
 /// A list of moves.
 #[derive(Debug, Clone, PartialEq)]
@@ -215,13 +173,6 @@ impl<'a> Search<'a> {
         });
         offers
     }
-}
-
-/// The indices of the cards that an entry has.
-fn cards_of(entry: &Entry) -> Vec<GpuIndex> {
-    let grants = entry.allocation.iter().flat_map(|given| &given.grants);
-    let cards: BTreeSet<GpuIndex> = grants.map(|grant| grant.card.index).collect();
-    cards.into_iter().collect()
 }
 
 #[cfg(test)]

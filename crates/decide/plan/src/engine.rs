@@ -16,14 +16,14 @@ use sublet_model::{
     Standing, Time,
 };
 
-pub use self::options::{EngineOptions, StockRules, Ties};
+pub use self::options::{EngineOptions, StockRules};
 use self::search::{Found, Order};
 pub use self::trial::{Candidacy, Trial};
 use crate::cost_cache::CostCache;
 use crate::fit::{Rules, allocate, cards_at, fit};
 use crate::learn::Learnt;
 use crate::look_alike::check_look_alikes;
-use crate::policy::Costs;
+use crate::policy::{Costs, Ties};
 use crate::score::Scores;
 use crate::{Candidate, Policy, Reason};
 

@@ -15,18 +15,11 @@ use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
 use crate::stock::check_machine;
 use crate::{Engine, Policy};
-use search::Search;
 
 mod search;
 
-/// A pod that may have to go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evictable {
-    /// The pod's UID.
-    pub uid: PodUid,
-    /// Would its eviction break a disruption budget, according to [`breaking`]?
-    pub breaks: bool,
-}
+pub use search::Evictable;
+use search::Search;
 
 /// For each of these pods, the most important first: would it break a disruption budget if all
 /// of them went? `budgets` lists for each pod the budgets that count it. `allowed` is the number

@@ -70,15 +70,14 @@ pub mod stock;
 
 pub use binding::{ApiAnswer, Binding, BindingStep, PodState};
 pub use defrag::{ClusterState, Defrag, Defragmented, Largest, Move, Spot, defragment};
-pub use engine::{
-    Candidacy, Engine, EngineOptions, FilterAnswer, RefusedNode, StockRules, Ties, Trial,
-};
+pub use engine::{Candidacy, Engine, EngineOptions, FilterAnswer, RefusedNode, StockRules, Trial};
 pub use evict::{Evictable, breaking};
 pub use fit::Candidate;
 pub use learn::{PodShape, ShapeCounts};
-pub use policy::{Policy, PolicyError};
+pub use policy::{Policy, PolicyError, Ties};
 pub use preference::Preference;
 pub use quota::{GpuQuota, OverQuota, check_quota};
-pub use reason::{Reason, SickCards, Wire};
+pub use reason::wire::Wire;
+pub use reason::{Reason, SickCards};
 pub use rescue::{NoRescue, Prospect, Removable, Rescue};
 pub use score::Fragmentation;

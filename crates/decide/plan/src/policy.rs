@@ -7,7 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Ties;
 use crate::score::{ALL, Cost, Kind};
 
 /// The most policies in one mix.
@@ -31,6 +30,16 @@ struct Weighed {
     kind: &'static Kind,
     /// The weight in thousandths.
     weight: u32,
+}
+
+/// The order of nodes that cost the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ties {
+    /// In order of the name.
+    ByName,
+    /// In a fixed scattered order of the names. Names often follow racks and kinds of machines, and
+    /// by name a policy with coarse steps would fill one kind after the other.
+    Scattered,
 }
 
 /// Reason why a text does not name a policy.

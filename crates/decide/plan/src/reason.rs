@@ -1,14 +1,14 @@
 //! Reasons why a node cannot take a claim: data with numbers, which become text only when printed.
 //!
 //! A reason says which limit, on which device, by how much. It has two texts. The full one
-//! (`Display`) is for events, `sublet explain` and `sublet plan`. The short one ([`Wire`]) has
+//! (`Display`) is for events, `sublet explain` and `sublet plan`. The short one ([`wire::Wire`]) has
 //! nothing that differs from node to node, because the scheduler joins all distinct texts into
 //! the pod's condition.
 
 mod node_text;
 mod room_text;
 mod stock_text;
-mod wire;
+pub(crate) mod wire;
 mod wish_text;
 
 use std::fmt;
@@ -19,8 +19,7 @@ use sublet_model::{
     Part, PodKey, Sharing, TagConflict, Unit,
 };
 
-pub use self::wire::Wire;
-use crate::stock::Taint;
+use crate::stock::taint::Taint;
 
 /// Reason why a node cannot take a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -17,12 +17,12 @@ pub(crate) mod counts;
 mod rules;
 mod score;
 mod select;
+pub(crate) mod taint;
 mod unmodelled;
 
 pub use counts::check_machine;
-pub use rules::{
-    NodeRules, Operator, PodRules, Requirement, Taint, TaintEffect, Term, Toleration, soft_taints,
-};
+pub use rules::{NodeRules, Operator, PodRules, Requirement, Term, soft_taints};
 pub use score::resources;
 pub use select::{Selected, Waiting, select};
+pub use taint::{Taint, TaintEffect, Toleration};
 pub use unmodelled::{PodTerm, Unmodelled};

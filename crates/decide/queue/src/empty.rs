@@ -8,10 +8,13 @@ use sublet_model::{NodeFacts, NodeIdx, Time};
 use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
-use crate::memo::Looks;
 use crate::need::{firm, together};
 use crate::place::{Ground, Lack, Places};
 use crate::{Group, MOST_MEMBERS};
+
+/// Key of the places that a group needs that has not run yet: the minimum and the number of roles
+/// of each gang, and the shape's number, the minimum and all members of each role.
+pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
 /// The nodes as they would be without pods, and the answers about them.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
 use crate::accounts::Dimensions;
-use crate::empty::EmptyNodes;
+use crate::empty::{EmptyNodes, Looks};
 use crate::need::{Wanted, count, together};
 use crate::{Group, Infeasible, MatchPolicy, MemberShape, QuotaTree};
 
@@ -40,10 +40,6 @@ struct KnownShape {
     /// Shapes of one number ask the same of nodes and of quotas.
     number: u32,
 }
-
-/// Key of the places that a group needs that has not run yet: the minimum and the number of roles
-/// of each gang, and the shape's number, the minimum and all members of each role.
-pub(crate) type Looks = Vec<(u32, u32, u32)>;
 
 /// Key of the places that members need: the number of their shape, and how many they are.
 pub(crate) type PlacesKey = Vec<(u32, usize)>;

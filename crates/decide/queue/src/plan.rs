@@ -15,10 +15,8 @@ use sublet_model::{Class, Entry, NodeIdx, Time};
 use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
-use self::keep::Kept;
 use crate::accounts::{Accounts, Charge};
 use crate::memo::PlacesKey;
-use crate::order::Waiting;
 use crate::place::{Ground, Lack, Places};
 use crate::reclaim::Evictables;
 use crate::{
@@ -126,6 +124,24 @@ struct Tick<'a> {
 struct Start {
     slots: Vec<Slot>,
     victims: Vec<QueueVictim>,
+}
+
+/// Room that is kept.
+struct Kept {
+    group: usize,
+    nodes: Vec<NodeIdx>,
+    /// Time when all groups on these nodes have ended, if all of them have an end.
+    until: Option<Time>,
+}
+
+impl Kept {
+    fn hold(self, groups: &[Group]) -> QueueHold {
+        QueueHold {
+            group: groups[self.group].id.clone(),
+            nodes: self.nodes,
+            until: self.until,
+        }
+    }
 }
 
 impl Tick<'_> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use sublet_model::{Bytes, Inventory, MiB};
 
 use crate::job::{Amount, ComputeRange, Holding, JobAsk, JobId, Pid, Promise};
-use crate::reading::{LedgerUse, Reading, SlotUse};
 use crate::refusal::JobRefusal;
 
 /// Something that happened.
@@ -91,6 +90,42 @@ pub enum Event {
     Inventory(Arc<Inventory>),
     /// Only time has passed.
     Tick,
+}
+
+/// One card, as the driver sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reading {
+    /// Its processes, and the memory of each.
+    pub processes: Vec<(Pid, Bytes)>,
+}
+
+/// A job's ledger on one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerUse {
+    /// The job.
+    pub job: JobId,
+    /// The card.
+    pub card: usize,
+    /// The sum on its page.
+    pub total: Bytes,
+    /// The total of its processes' accounts, with the arbiter's own; `None` if they could not
+    /// be read at rest.
+    pub accounts: Option<Bytes>,
+}
+
+/// One slot's record of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotUse {
+    /// The job.
+    pub job: JobId,
+    /// The process.
+    pub pid: Pid,
+    /// The card.
+    pub card: usize,
+    /// Reserved memory; the larger of the records before and after the driver was read.
+    pub used: Bytes,
+    /// True if it took and gave nothing while the driver was read.
+    pub is_quiet: bool,
 }
 
 /// Something to be done.

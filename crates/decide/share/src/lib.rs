@@ -33,7 +33,7 @@ mod refusal;
 mod turns;
 mod use_record;
 
-pub use event::{Action, Event};
+pub use event::{Action, Event, LedgerUse, Reading, SlotUse};
 pub use job::{Amount, ComputeRange, Holding, JobAsk, JobId, JobState, Pid, Promise, UserId};
 pub use machine::{
     Ancestry, CardView, JobView, Machine, MachineOptions, Mismatch, PATIENCE_MS, SLOTS,
@@ -42,7 +42,6 @@ pub use machine::{
 pub use mps::{
     MpsClient, MpsDaemon, MpsDue, MpsLife, MpsStanding, MpsState, MpsTerms, shares_beside_mps,
 };
-pub use reading::{LedgerUse, Reading, SlotUse};
 pub use refusal::JobRefusal;
 pub use turns::{
     BusyReading, LaunchGate, Overlap, Overuse, OveruseWatch, SetGate, TimeShare, TurnEvent,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{Bytes, Time};
 
-use crate::event::Action;
+use crate::event::{Action, Reading, SlotUse};
 use crate::job::{JobId, Pid};
 
 /// Longest time of a process on a card without a slot before it is reported. A managed program
@@ -22,13 +22,6 @@ use crate::job::{JobId, Pid};
 /// within a second. After a restart the same holds for a process without an earlier ledger to
 /// come back with.
 const STRANGER_AFTER_MS: u64 = 600;
-
-/// One card, as the driver sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reading {
-    /// Its processes, and the memory of each.
-    pub processes: Vec<(Pid, Bytes)>,
-}
 
 impl Reading {
     /// The memory of each process that is meant, in bytes. One that is listed twice (compute
@@ -38,35 +31,6 @@ impl Reading {
         uses.filter(move |(pid, _)| is_meant(*pid))
             .map(|(_, bytes)| bytes)
     }
-}
-
-/// A job's ledger on one card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LedgerUse {
-    /// The job.
-    pub job: JobId,
-    /// The card.
-    pub card: usize,
-    /// The sum on its page.
-    pub total: Bytes,
-    /// The total of its processes' accounts, with the arbiter's own; `None` if they could not
-    /// be read at rest.
-    pub accounts: Option<Bytes>,
-}
-
-/// One slot's record of one card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotUse {
-    /// The job.
-    pub job: JobId,
-    /// The process.
-    pub pid: Pid,
-    /// The card.
-    pub card: usize,
-    /// Reserved memory; the larger of the records before and after the driver was read.
-    pub used: Bytes,
-    /// True if it took and gave nothing while the driver was read.
-    pub is_quiet: bool,
 }
 
 /// Memory of a process, or a job, on a card by the driver's figures beyond its ledger.

@@ -5,10 +5,11 @@ use sublet_model::Ask;
 use sublet_plan::Policy;
 
 use crate::curve::{Curve, Recorder};
+use crate::obstacle::{Obstacles, Reasons};
 use crate::sequence::Sequence;
 use crate::stock::CpuOnlyPods;
 use crate::trace::{NodeList, PodList};
-use crate::world::{Obstacles, Reasons, World};
+use crate::world::World;
 
 /// Input of a run.
 #[derive(Debug, Clone, Copy)]

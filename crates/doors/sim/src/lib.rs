@@ -31,6 +31,7 @@ mod defrag;
 mod inflation;
 mod line;
 mod load;
+mod obstacle;
 mod replay;
 mod sequence;
 mod snapshot;
@@ -42,6 +43,8 @@ mod world;
 pub use curve::{Curve, CurvePoint};
 pub use defrag::{Location, Relocation, Relocations, relocate};
 pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
+pub use load::TimedError;
+pub use obstacle::Reasons;
 pub use replay::{
     DISCIPLINES, Discipline, Replay, ReplayError, ReplayEvent, ReplayOutcome, ReplayStep,
     SizeClass, WaitGroup, replay,
@@ -49,9 +52,9 @@ pub use replay::{
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};
 pub use stock::CpuOnlyPods;
-pub use timed::{Timed, TimedError, TimedOutcome, Usage, timed};
+pub use timed::{Timed, TimedOutcome, Usage, timed};
 pub use trace::{
     At, Bad, BadLines, NodeList, PodList, PodRow, QuotaRow, TraceError, read_nodes, read_pods,
     read_quotas,
 };
-pub use world::{Reasons, World};
+pub use world::World;

@@ -1,7 +1,18 @@
 //! Changes how densely pods come: times of arrival are pressed together, or drawn apart, until the
 //! pods ask for a share of the cluster.
 
-use crate::TimedError;
+use std::sync::Arc;
+
+/// Reason why pods cannot come and go.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimedError {
+    /// A pod without times.
+    #[error("pod {0} has no creation_time (or timestamp), or neither duration nor deletion_time")]
+    NoTimes(Arc<str>),
+    /// The pods ask for no GPU time at all, so that none can be pressed together.
+    #[error("the pods ask for no GPU time, or all come at once: no load can be made of them")]
+    NoLoad,
+}
 
 /// A new time for each time of arrival.
 #[derive(Debug, Clone, Copy)]

@@ -16,11 +16,12 @@ use sublet_plan::Policy;
 
 pub use self::usage::Usage;
 use crate::line::Line;
-use crate::load::Press;
+use crate::load::{Press, TimedError};
+use crate::obstacle::{Obstacles, Reasons};
 use crate::snapshot::Reach;
 use crate::stock::CpuOnlyPods;
 use crate::trace::{NodeList, PodList, PodRow};
-use crate::world::{Obstacles, Reasons, World};
+use crate::world::World;
 
 /// Input of a run.
 #[derive(Debug, Clone, Copy)]
@@ -37,17 +38,6 @@ pub struct Timed<'a> {
     /// millionths of the cluster's GPU time between the first arrival and the last; `None` leaves
     /// it as it is.
     pub load: Option<u64>,
-}
-
-/// Reason why pods cannot come and go.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TimedError {
-    /// A pod without times.
-    #[error("pod {0} has no creation_time (or timestamp), or neither duration nor deletion_time")]
-    NoTimes(Arc<str>),
-    /// The pods ask for no GPU time at all, so that none can be pressed together.
-    #[error("the pods ask for no GPU time, or all come at once: no load can be made of them")]
-    NoLoad,
 }
 
 /// The outcome of a run. Times are in seconds.

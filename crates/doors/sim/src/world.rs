@@ -1,6 +1,5 @@
 //! A cluster in the engine: nodes of a trace entered as the scheduler enters real ones.
 
-mod obstacle;
 mod restart;
 
 use std::borrow::Cow;
@@ -14,8 +13,6 @@ use sublet_plan::{
     Engine, EngineOptions, Fragmentation, PodShape, Policy, ShapeCounts, StockRules, Ties,
 };
 
-pub(crate) use self::obstacle::Obstacles;
-pub use self::obstacle::Reasons;
 use crate::stock::{self, CpuOnlyPods};
 use crate::trace::{NodeList, PodList, PodRow};
 
@@ -31,7 +28,7 @@ pub(crate) struct Place {
 /// Nodes in the engine.
 #[derive(Debug)]
 pub struct World {
-    engine: Engine,
+    pub(crate) engine: Engine,
     /// By row of the node list.
     nodes: Vec<NodeIdx>,
     /// By slot of the ledger.
@@ -307,7 +304,7 @@ impl World {
     }
 
     /// The nodes that are open to a pod.
-    fn open(&self, pod: &PodRow) -> Cow<'_, [NodeIdx]> {
+    pub(crate) fn open(&self, pod: &PodRow) -> Cow<'_, [NodeIdx]> {
         open(&self.nodes, &self.rows, pod)
     }
 

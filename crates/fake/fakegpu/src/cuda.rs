@@ -8,18 +8,15 @@
     reason = "the functions have C's names, by which they are found"
 )]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use sublet_driver_api::CUDA;
 
 use crate::FunctionPointer;
-use crate::driver::result::{Answer, Code};
-use crate::driver::{Session, faults};
-use crate::trace;
+use crate::driver::result::Code;
 
 mod arguments;
 mod context;
 mod device;
+mod entry;
 pub mod features;
 mod graph;
 mod init;
@@ -28,65 +25,8 @@ mod module;
 mod sharing;
 mod stream;
 
+use entry::{Entry, Handle, functions, guard, outside_capture};
 use features::FEATURES;
-
-/// Handles are numbers here, as wide as C's pointers.
-type Handle = u64;
-
-/// A function and its per-thread twin.
-struct Entry {
-    symbol: &'static str,
-    plain: FunctionPointer,
-    twin: Option<FunctionPointer>,
-    #[cfg(test)]
-    n_params: usize,
-}
-
-/// Functions of libcuda with bodies that give an [`Answer`]. A `stream fn` has a twin for
-/// per-thread default streams, and its body sees which of them was called as `PER_THREAD`.
-macro_rules! functions {
-    ($($tokens:tt)*) => {
-        $crate::cuda::functions_of! { [] $($tokens)* }
-    };
-}
-
-macro_rules! functions_of {
-    ([$($done:tt)*]) => {
-        pub(crate) const ENTRIES: &[$crate::cuda::Entry] = &[$($done)*];
-    };
-    ([$($done:tt)*] fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
-        pub(crate) extern "C" fn $name($($argument: $type),*) -> u32 {
-            $crate::cuda::guard(stringify!($name), move || $body)
-        }
-        $crate::cuda::functions_of! {
-            [$($done)* $crate::cuda::Entry {
-                symbol: stringify!($name),
-                plain: $crate::FunctionPointer($name as *const ()),
-                twin: None,
-                #[cfg(test)]
-                n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
-            },]
-            $($rest)*
-        }
-    };
-    ([$($done:tt)*] stream fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
-        pub(crate) extern "C" fn $name<const PER_THREAD: bool>($($argument: $type),*) -> u32 {
-            $crate::cuda::guard(stringify!($name), move || $body)
-        }
-        $crate::cuda::functions_of! {
-            [$($done)* $crate::cuda::Entry {
-                symbol: stringify!($name),
-                plain: $crate::FunctionPointer($name::<false> as *const ()),
-                twin: Some($crate::FunctionPointer($name::<true> as *const ())),
-                #[cfg(test)]
-                n_params: <[&str]>::len(&[$(stringify!($argument)),*]),
-            },]
-            $($rest)*
-        }
-    };
-}
-
-pub(crate) use {functions, functions_of};
 
 /// All functions that the fake has.
 fn entries() -> impl Iterator<Item = &'static Entry> {
@@ -123,28 +63,6 @@ extern "C" fn not_supported() -> u32 {
     })
 }
 
-/// Runs the body of a function: makes the fault that was asked for, and lets no panic
-/// into the program.
-fn guard(name: &'static str, body: impl FnOnce() -> Answer) -> u32 {
-    let code = match faults().strike(name) {
-        Some(code) => code,
-        None => match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(Ok(())) => 0,
-            Ok(Err(code)) => code.0,
-            Err(_) => Code::UNKNOWN.0,
-        },
-    };
-    trace::call(name, code);
-    code
-}
-
-/// The driver's state, for a call that nobody may make during a capture.
-fn outside_capture() -> Answer<Session> {
-    let mut session = Session::open()?;
-    session.forbid_in_capture()?;
-    Ok(session)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,16 +81,5 @@ mod tests {
         }
         let declared: std::collections::BTreeSet<_> = entries().map(|entry| entry.symbol).collect();
         assert_eq!(declared.len(), n_found, "a function is there twice");
-    }
-
-    #[test]
-    fn a_panic_becomes_a_code() {
-        assert_eq!(guard("cuTest", || Err(Code::NOT_READY)), 600);
-        assert_eq!(guard("cuTest", || Ok(())), 0);
-        let loud = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let code = guard("cuTest", || panic!("on purpose"));
-        std::panic::set_hook(loud);
-        assert_eq!(code, 999);
     }
 }

@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::fault::Faults;
-use crate::machine::{FakeMachine, Registration, VARIABLE};
+use crate::machine::registration::Registration;
+use crate::machine::{FakeMachine, VARIABLE};
 use crate::product::Product;
 
 pub(crate) mod context;

@@ -33,5 +33,6 @@ pub mod spec;
 mod trace;
 
 pub use function_pointer::FunctionPointer;
-pub use machine::{CardInfo, CardUse, FakeMachine, MachineError, ProcessUse, Registration};
+pub use machine::registration::Registration;
+pub use machine::{CardInfo, CardUse, FakeMachine, MachineError, ProcessUse};
 pub use spec::{Spec, SpecError};

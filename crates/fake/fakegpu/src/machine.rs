@@ -3,11 +3,11 @@
 //! looks, as in a driver.
 //!
 //! A [`FakeMachine`] is the view from outside (cards, their users, their utilisation); a
-//! [`Registration`] is one process's place in it, through which it takes memory and time.
+//! [`Registration`](registration::Registration) is one process's place in it, through which it takes memory and time.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 use sublet_model::Bdf;
 
@@ -16,8 +16,8 @@ use crate::spec::{CARDS_MAX, CardUuid, NAME_MAX, PackingRule, Spec, SpecError};
 mod clock;
 mod file;
 mod layout;
-mod registration;
-mod rendezvous;
+pub mod registration;
+pub mod rendezvous;
 mod slots;
 mod users;
 
@@ -28,8 +28,6 @@ pub use clock::{QUANTUM, Slice};
 pub use file::now;
 pub(crate) use file::sleep_until;
 pub use layout::SLOTS;
-pub use registration::{CardFull, Registration};
-pub use rendezvous::Rendezvous;
 
 use file::Mapped;
 use layout::{MAGIC, Shared, VERSION};
@@ -262,22 +260,6 @@ impl FakeMachine {
         std::fs::remove_dir_all(&self.folder).map_err(self.failed("remove it"))
     }
 
-    /// A place for this process.
-    ///
-    /// # Errors
-    /// There is none left, or the file cannot be locked.
-    pub fn take_slot(&self) -> Result<Registration, MachineError> {
-        let own = Identity::own();
-        let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
-        let index = slots::claim(self.mapped, own).map_err(self.failed("take a place"))?;
-        drop(accounts);
-        let index = index.ok_or_else(|| MachineError::NoSlot {
-            folder: self.folder.clone(),
-        })?;
-        self.remove_files_of(index);
-        Ok(Registration::new(self.clone(), index, own))
-    }
-
     /// Files with shared memory that the last process in a place left.
     fn remove_files_of(&self, index: usize) {
         let start = format!("ipc-{index}-");
@@ -419,9 +401,4 @@ fn read_cards(shared: &Shared) -> Vec<CardInfo> {
             }
         })
         .collect()
-}
-
-/// Stores that others may read at any time.
-fn set(word: &std::sync::atomic::AtomicU64, value: u64) {
-    word.store(value, Release);
 }

@@ -8,6 +8,7 @@
 
 mod device;
 mod event;
+mod exported;
 mod library;
 mod memory;
 mod mode;
@@ -20,46 +21,10 @@ mod topology;
 #[cfg(test)]
 mod tests;
 
-use sublet_driver_api::nvml::{
-    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS, nvmlReturn_t,
-};
+use sublet_driver_api::nvml::{NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t};
 
+use self::exported::Exported;
 use crate::FunctionPointer;
-
-/// Result of a function. Codes other than success are errors.
-type Answer<T = ()> = Result<T, nvmlReturn_t>;
-
-/// A function that is here.
-struct Exported {
-    symbol: &'static str,
-    entry: FunctionPointer,
-    /// Its parameters' types, for the test that compares them with the header's.
-    #[cfg_attr(not(test), expect(dead_code, reason = "compared by a test"))]
-    params: &'static [&'static str],
-}
-
-/// Declares functions of the library. Each body is a closure that answers. Its arguments come from
-/// a C program, which promises to follow `nvml.h`.
-macro_rules! functions {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
-        $(
-            $(#[$doc])*
-            #[expect(non_snake_case, reason = "the name is C's")]
-            extern "C" fn $name($($arg: $type),*) -> sublet_driver_api::nvml::nvmlReturn_t {
-                $crate::nvml::code(stringify!($name), || $body)
-            }
-        )*
-
-        pub(super) const FUNCTIONS: &[$crate::nvml::Exported] = &[$(
-            $crate::nvml::Exported {
-                symbol: stringify!($name),
-                entry: $crate::FunctionPointer($name as *const ()),
-                params: &[$(stringify!($type)),*],
-            },
-        )*];
-    };
-}
-use functions;
 
 /// All functions that are here, by subject.
 const ALL: [(&str, &[Exported]); 9] = [
@@ -158,13 +123,4 @@ extern "C" fn denied() -> nvmlReturn_t {
 /// For functions that have no meaning on the fake machine.
 extern "C" fn unsupported() -> nvmlReturn_t {
     library::machine().err().unwrap_or(NVML_ERROR_NOT_SUPPORTED)
-}
-
-/// The code that C gets, or the one that a test asked for by
-/// [`fault::VARIABLE`](crate::fault::VARIABLE).
-fn code(symbol: &str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
-    if let Some(code) = library::faults().strike(symbol) {
-        return nvmlReturn_t(code);
-    }
-    body().err().unwrap_or(NVML_SUCCESS)
 }

@@ -15,13 +15,9 @@ mod packing;
 mod text;
 
 pub use packing::PackingRule;
+pub use text::{CARDS_MAX, MEMORY_MAX_MIB, NAME_MAX, SpecError};
+use text::{NAME, mib, number, plain, shown};
 
-/// The most cards of one machine: the number of devices in the shared pages of a tenant.
-pub const CARDS_MAX: usize = 16;
-/// The longest name of a card in bytes; NVML's buffers have 96, ours are shared memory.
-pub const NAME_MAX: usize = 63;
-/// A card's memory in MiB is at most this, the most that a tenant's ledger can count.
-pub const MEMORY_MAX_MIB: u64 = 4 << 20;
 /// Cost of a process's first context on a card. On data-centre cards it was measured between 300
 /// and 550 MiB, depending on driver and kernels.
 pub const CONTEXT_MIB: u64 = 480;
@@ -86,52 +82,6 @@ pub struct Spec {
     packing: PackingRule,
 }
 
-/// Reason why a text is no machine.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
-    /// Nothing was written.
-    #[error("the description of the fake machine is empty; write `2x16GiB`")]
-    Empty,
-    /// The part before the first comma is not cards and memory.
-    #[error("`{0}` is neither an inventory file nor cards and their memory, such as `2x16GiB`")]
-    Shape(String),
-    /// Too many cards, or none.
-    #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}; write `2x16GiB`")]
-    Count(String),
-    /// An amount that is not one.
-    #[error("`{0}` is not an amount of memory between 1MiB and {max}GiB; write `16GiB`", max = MEMORY_MAX_MIB >> 10)]
-    Memory(String),
-    /// An option nobody knows.
-    #[error(
-        "`{0}` is not an option; there are `name=TEXT`, `context=480MiB` and `packing=512KiB:8MiB:1`"
-    )]
-    Option(String),
-    /// A packing that no driver could have.
-    #[error(
-        "`{0}` is no packing; write `packing=512KiB:8MiB:1`: up to which size an allocation is small, the size of a piece for small ones (a multiple of 2MiB, not less than the first), and how many empty pieces are kept, or `all`"
-    )]
-    PackingRule(String),
-    /// A name that cannot be shown.
-    #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
-    Name(String),
-    /// The context would fill the card.
-    #[error("a context of {context} MiB does not fit into a card of {memory} MiB")]
-    Context {
-        /// Size of a context.
-        context: u64,
-        /// Memory of the card.
-        memory: u64,
-    },
-    /// The file could not be read.
-    #[error("inventory file {path}: {problem}")]
-    File {
-        /// Path of the file.
-        path: String,
-        /// Its fault.
-        problem: String,
-    },
-}
-
 impl Spec {
     /// Reads the machine that `text` describes. A text with a `/` in it, or one that names an
     /// existing file, is read as an inventory file.
@@ -158,7 +108,30 @@ impl Spec {
     /// # Errors
     /// The part that was not understood.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
-        text::parse(text)
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        let mut parts = text.split(',');
+        let cards = parts.next().unwrap_or_default();
+        let (count, memory) = cards
+            .split_once('x')
+            .ok_or_else(|| SpecError::Shape(shown(cards)))?;
+        let count = number(count)
+            .and_then(|count| usize::try_from(count).ok())
+            .filter(|count| (1..=CARDS_MAX).contains(count))
+            .ok_or_else(|| SpecError::Count(shown(count)))?;
+        let memory = mib(memory)?;
+        let (mut name, mut context, mut packing) = (NAME, None, PackingRule::default());
+        for option in parts {
+            match option.split_once('=') {
+                Some(("name", value)) => name = value,
+                Some(("context", value)) => context = Some(mib(value)?),
+                Some(("packing", value)) => packing = PackingRule::parse(value)?,
+                _ => return Err(SpecError::Option(shown(option))),
+            }
+        }
+        Spec::of_drafts(vec![Draft::new(name, memory, context)?; count], packing)
     }
 
     /// The machine with the cards of an inventory. Cards without a UUID get one made of
@@ -240,7 +213,7 @@ impl Draft {
             .bytes()
             .all(|byte| (b' '..=b'~').contains(&byte) && byte != b',');
         if name.trim().is_empty() || name.len() > NAME_MAX || !printable {
-            return Err(SpecError::Name(text::shown(name)));
+            return Err(SpecError::Name(shown(name)));
         }
         if memory == 0 || memory > MEMORY_MAX_MIB {
             return Err(SpecError::Memory(format!("{memory}MiB")));
@@ -261,7 +234,7 @@ impl Draft {
 
     fn of_gpu(gpu: &Gpu) -> Result<Draft, SpecError> {
         let name = match &*gpu.model {
-            "" => text::NAME,
+            "" => NAME,
             model => model,
         };
         let uuid = gpu.uuid.as_ref().map(|uuid| {
@@ -282,7 +255,7 @@ impl Draft {
     /// Returns the properties that tell all cards of this machine apart from those of another
     /// machine, in one line.
     fn plain(&self) -> String {
-        text::plain(&self.name, self.memory_mib, self.context_mib)
+        plain(&self.name, self.memory_mib, self.context_mib)
     }
 }
 
@@ -291,7 +264,7 @@ impl Draft {
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for card in &self.cards {
-            let plain = text::plain(&card.name, card.memory >> 20, card.context >> 20);
+            let plain = plain(&card.name, card.memory >> 20, card.context >> 20);
             let CardSpec {
                 uuid,
                 pci_address,

@@ -25,70 +25,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sublet_abi::control::{DeviceTerms, Terms};
-use sublet_abi::message::RefusedCode;
 use sublet_abi::{
-    ControlPage, ControlWriter, DeviceIndex, GateState, GateWord, Hello, LedgerPage, Mode, Packing,
-    SlotIndex, TurnReport, Units, Uuid,
+    ControlPage, ControlWriter, DeviceIndex, GateState, GateWord, Hello, LedgerPage, SlotIndex,
+    TurnReport, Units,
 };
 use tempfile::TempDir;
 
 use page::Page;
 use server::Server;
-
-/// The tenant's number.
-pub const TENANT: u64 = 7;
+pub use server::{GrantedCard, TENANT, TenantGrant};
 
 /// A real one beats about so often.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
 /// Longest wait before a test fails. Far more than anything ever takes.
 pub const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A card of the tenant.
-#[derive(Debug, Clone, Copy)]
-pub struct GrantedCard {
-    /// The card's own name.
-    pub uuid: Uuid,
-    /// The whole card's memory, in bytes.
-    pub capacity_bytes: u64,
-    /// The tenant's part of it, in bytes.
-    pub limit_bytes: u64,
-}
-
-/// Grant of the tenant.
-#[derive(Debug, Clone)]
-pub struct TenantGrant {
-    /// Behaviour of its processes without an arbiter.
-    pub mode: Mode,
-    /// Its cards, in its order.
-    pub cards: Vec<GrantedCard>,
-    /// Expected memory of a context, in bytes.
-    pub context_bytes: u64,
-    /// Packing of memory by the driver on every card; `None` if it is not known.
-    pub packing: Option<Packing>,
-    /// Limit of pinned host memory, in bytes; `None` for no limit.
-    pub host_limit_bytes: Option<u64>,
-    /// Refuses every process, with this reason.
-    pub refuse: Option<(RefusedCode, &'static str)>,
-    /// Offset of the processes' numbers, as if they were in another namespace.
-    pub shift: u32,
-}
-
-impl TenantGrant {
-    /// Cards with limits, contexts that cost nothing, compat.
-    #[must_use]
-    pub fn of(cards: Vec<GrantedCard>) -> Self {
-        Self {
-            mode: Mode::Compat,
-            cards,
-            context_bytes: 0,
-            packing: None,
-            host_limit_bytes: None,
-            refuse: None,
-            shift: 0,
-        }
-    }
-}
 
 /// It runs until it is stopped or dropped. Its pages stay for as long as the test does.
 #[derive(Debug)]

@@ -14,11 +14,60 @@ use rustix::net::{
 };
 use sublet_abi::message::{MESSAGE_BYTES_MAX, RefusedCode, RefusedHello, Text};
 use sublet_abi::{
-    ArbiterMessage, Hello, LedgerPage, Mode, ProcessMessage, SlotIndex, VERSION, Welcome,
+    ArbiterMessage, Hello, LedgerPage, Mode, Packing, ProcessMessage, SlotIndex, Uuid, VERSION,
+    Welcome,
 };
 
 use crate::page::Page;
-use crate::{TENANT, TenantGrant};
+
+/// The tenant's number.
+pub const TENANT: u64 = 7;
+
+/// A card of the tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantedCard {
+    /// The card's own name.
+    pub uuid: Uuid,
+    /// The whole card's memory, in bytes.
+    pub capacity_bytes: u64,
+    /// The tenant's part of it, in bytes.
+    pub limit_bytes: u64,
+}
+
+/// Grant of the tenant.
+#[derive(Debug, Clone)]
+pub struct TenantGrant {
+    /// Behaviour of its processes without an arbiter.
+    pub mode: Mode,
+    /// Its cards, in its order.
+    pub cards: Vec<GrantedCard>,
+    /// Expected memory of a context, in bytes.
+    pub context_bytes: u64,
+    /// Packing of memory by the driver on every card; `None` if it is not known.
+    pub packing: Option<Packing>,
+    /// Limit of pinned host memory, in bytes; `None` for no limit.
+    pub host_limit_bytes: Option<u64>,
+    /// Refuses every process, with this reason.
+    pub refuse: Option<(RefusedCode, &'static str)>,
+    /// Offset of the processes' numbers, as if they were in another namespace.
+    pub shift: u32,
+}
+
+impl TenantGrant {
+    /// Cards with limits, contexts that cost nothing, compat.
+    #[must_use]
+    pub fn of(cards: Vec<GrantedCard>) -> Self {
+        Self {
+            mode: Mode::Compat,
+            cards,
+            context_bytes: 0,
+            packing: None,
+            host_limit_bytes: None,
+            refuse: None,
+            shift: 0,
+        }
+    }
+}
 
 /// Three hundred programs that start at once must not be turned away.
 const BACKLOG: i32 = 512;

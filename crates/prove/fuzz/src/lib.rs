@@ -4,9 +4,10 @@
 //! without a panic. If there is a writer too, a value that was read must survive the way through
 //! it. The top of each target's file says what the target is for.
 //!
-//! To add one: a file in `target/`, its line in [`TARGETS`], and a few inputs in `corpus/`. The test
-//! below tries all inputs on every machine. `cargo xtask fuzz` looks for others: its build of this
-//! crate is the program in `main.rs`, whose feature takes a C++ compiler, so no other build has it.
+//! To add one: a file in `target/`, its line in [`target::TARGETS`], and a few inputs in `corpus/`.
+//! The test below tries all inputs on every machine. `cargo xtask fuzz` looks for others: its build
+//! of this crate is the program in `main.rs`, whose feature takes a C++ compiler, so no other build
+//! has it.
 //!
 //! It makes no socket and no process, and reads no file of the machine.
 //!
@@ -19,9 +20,7 @@
 )]
 
 mod object;
-mod target;
-
-pub use target::TARGETS;
+pub mod target;
 
 /// A parser of bytes from outside.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +42,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::*;
+    use super::target::TARGETS;
 
     /// The files of a folder, by name.
     fn files(folder: &Path) -> Vec<PathBuf> {

@@ -4,7 +4,8 @@
 
 use std::sync::OnceLock;
 
-use sublet_fuzz::{TARGETS, Target};
+use sublet_fuzz::Target;
+use sublet_fuzz::target::TARGETS;
 
 static TARGET: OnceLock<&Target> = OnceLock::new();
 

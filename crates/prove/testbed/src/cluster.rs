@@ -21,7 +21,7 @@ use crate::components::{self, APISERVER, CONTROLLERS, ETCD, GANG_FEATURE_GATES, 
 use crate::guard::Kind;
 use crate::kubectl::Kubectl;
 use crate::loopback::{free_port, http_get, is_open};
-use crate::pki::Pki;
+use crate::pki::{Pki, User};
 use crate::supervisor::Supervisor;
 
 /// Longest time until a component is healthy. Cold start is 5 s on two idle cores.
@@ -29,38 +29,6 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// The user with all rights.
 const ADMIN: &str = "admin";
-
-/// A user of the API server, with a token of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
-    /// The user name as RBAC sees it, such as `system:serviceaccount:NAMESPACE:NAME`.
-    pub name: String,
-    /// Groups besides `system:authenticated`.
-    pub groups: Vec<String>,
-}
-
-impl User {
-    /// A user in some groups.
-    #[must_use]
-    pub fn new(name: &str, groups: &[&str]) -> User {
-        User {
-            name: name.to_owned(),
-            groups: groups.iter().map(ToString::to_string).collect(),
-        }
-    }
-
-    /// The user that the API server sees for a pod that runs under a service account.
-    #[must_use]
-    pub fn service_account(namespace: &str, name: &str) -> User {
-        User {
-            name: format!("system:serviceaccount:{namespace}:{name}"),
-            groups: vec![
-                "system:serviceaccounts".to_owned(),
-                format!("system:serviceaccounts:{namespace}"),
-            ],
-        }
-    }
-}
 
 /// The parts of a cluster.
 #[derive(Debug, Clone)]
@@ -138,7 +106,7 @@ impl Cluster {
             User::new("system:kube-controller-manager", &[]),
             User::new("system:kwok", &["system:masters"]),
             User::new(
-                &format!("system:node:{}", crate::node::name()),
+                &format!("system:node:{}", crate::node_config::name()),
                 &["system:nodes"],
             ),
         ];

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cluster::{Cluster, User};
+use crate::cluster::Cluster;
 use crate::loopback::free_port;
 use crate::node::Node;
+use crate::pki::User;
 use stock::{scheduler_config_of, scheduler_manifest};
 
 mod stock;

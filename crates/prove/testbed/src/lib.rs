@@ -44,7 +44,7 @@ mod supervisor;
 
 pub use build::{Binaries, control_plane, default_cache};
 pub use chart_values::{chart_values, with_table_of_values};
-pub use cluster::{Cluster, ClusterOptions, User};
+pub use cluster::{Cluster, ClusterOptions};
 pub use components::{APISERVER, CONTROLLERS, ETCD, GANG_FEATURE_GATES, KWOK};
 pub use deployed::NAMESPACE_MANIFEST;
 pub use form::{FORMS, PodForm};
@@ -59,14 +59,8 @@ pub use operators::{
     JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, Operator, Operators, TRAINER,
     TRAINING_OPERATOR,
 };
+pub use pki::User;
 pub use progress::Progress;
 pub use prometheus::Prometheus;
 pub use rustix::process::Signal;
-
-/// Whether directories of clusters and nodes are kept, so that their logs can be read
-/// (`SUBLET_KEEP=1`). All processes end all the same. The directories of all runs are kept, not
-/// only those of failed ones: from here, a test that returns an error looks like one that passes.
-#[must_use]
-pub fn keeps_files() -> bool {
-    std::env::var_os("SUBLET_KEEP").is_some_and(|value| value == "1")
-}
+pub use supervisor::keeps_files;

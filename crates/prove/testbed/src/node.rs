@@ -8,7 +8,6 @@
 
 use std::env;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -22,7 +21,7 @@ use crate::cluster::Cluster;
 use crate::guard::{self, Kind};
 use crate::kubectl::Kubectl;
 use crate::loopback::{free_port, http_get};
-use crate::node_config;
+use crate::node_config::{self, name};
 use crate::supervisor::Supervisor;
 
 /// The folder in which the kubelet keeps pods and device-plugin sockets. The place of the sockets
@@ -319,22 +318,6 @@ impl Drop for Node {
             ],
             None,
         );
-    }
-}
-
-/// The name of this machine's node. It resolves to 127.0.0.1, so that the API server's calls for
-/// logs stay on loopback.
-pub(crate) fn name() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim().to_lowercase();
-    let local = |address: SocketAddr| address.ip() == Ipv4Addr::LOCALHOST;
-    let resolves = (host.as_str(), 0)
-        .to_socket_addrs()
-        .is_ok_and(|mut all| all.all(local));
-    if resolves && !host.is_empty() {
-        host
-    } else {
-        "localhost".to_owned()
     }
 }
 

@@ -1,8 +1,10 @@
-//! The configuration files of containerd and the kubelet.
+//! The node's name, and the configuration files of containerd and the kubelet.
 //!
 //! Everything that can be private to the node's directory is private to it. Only the kubelet's
 //! folder cannot, because it is a constant (`node::KUBELET_DIR`). Nothing is started here.
 
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use crate::build::Binaries;
@@ -91,4 +93,20 @@ nodeStatusReportFrequency: 10s
 "#,
         extra.join("\n")
     )
+}
+
+/// The name of this machine's node. It resolves to 127.0.0.1, so that the API server's calls for
+/// logs stay on loopback.
+pub(crate) fn name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim().to_lowercase();
+    let local = |address: SocketAddr| address.ip() == Ipv4Addr::LOCALHOST;
+    let resolves = (host.as_str(), 0)
+        .to_socket_addrs()
+        .is_ok_and(|mut all| all.all(local));
+    if resolves && !host.is_empty() {
+        host
+    } else {
+        "localhost".to_owned()
+    }
 }

@@ -15,8 +15,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-pub use known::{JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, TRAINER, TRAINING_OPERATOR};
+pub use known::{
+    JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, Operator, TRAINER, TRAINING_OPERATOR,
+};
 
+use self::known::Changed;
 use crate::build::{Go, default_cache, key, name_of, whole};
 use crate::cluster::Cluster;
 use crate::components::APISERVER;
@@ -33,39 +36,6 @@ const CERTIFICATES: &str = "k8s-webhook-server/serving-certs";
 /// Text by which the modules' manifests name the Service that the API server is to call.
 const SERVICE: &str =
     "service:\n      name: webhook-service\n      namespace: system\n      path: ";
-
-/// An operator. Texts have `{health}`, `{calls}` and `{folder}` where the ports of its health and of
-/// its webhooks go, and its folder.
-#[derive(Debug)]
-pub struct Operator {
-    /// Name of its process.
-    pub name: &'static str,
-    /// The folder of its list of modules, below `tools/operators`.
-    list: &'static str,
-    /// Its module as the list has it, and its program there.
-    module: &'static str,
-    program: &'static str,
-    /// Files of its module: the definitions of its kinds, and what the API server is to ask it.
-    definitions: &'static [&'static str],
-    calls: Option<&'static str>,
-    /// Files of its program that are built in another form; all of the program, if there is one.
-    changed: &'static [Changed],
-    /// Its configuration, if it reads one from a file.
-    configuration: Option<&'static str>,
-    arguments: &'static [&'static str],
-    /// Path on which it answers when it is ready.
-    ready: &'static str,
-}
-
-/// A file of an operator's program with lines that are others.
-#[derive(Debug)]
-struct Changed {
-    file: &'static str,
-    /// Path of the file in the program that is built.
-    to: &'static str,
-    /// Each line of the original, and its replacement.
-    lines: &'static [(&'static str, &'static str)],
-}
 
 /// Every operator.
 const OPERATORS: [&Operator; 6] = [

@@ -17,7 +17,37 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use crate::cluster::User;
+/// A user of the API server, with a token of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The user name as RBAC sees it, such as `system:serviceaccount:NAMESPACE:NAME`.
+    pub name: String,
+    /// Groups besides `system:authenticated`.
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// A user in some groups.
+    #[must_use]
+    pub fn new(name: &str, groups: &[&str]) -> User {
+        User {
+            name: name.to_owned(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The user that the API server sees for a pod that runs under a service account.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> User {
+        User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+            ],
+        }
+    }
+}
 
 /// The folder `pki` of a cluster.
 #[derive(Debug)]

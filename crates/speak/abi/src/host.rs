@@ -7,7 +7,6 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SLOTS;
-use crate::ledger::LastRefusal;
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
 use crate::units::{SlotIndex, Units};
 
@@ -43,6 +42,15 @@ struct HostAccount {
     reserved: [AtomicU64; 6],
 }
 
+/// For `sublet top`: the last refusal. The two words are written one after the other, so a reader
+/// may see a new amount with an old time; it is shown, never counted with.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct LastRefusal {
+    bytes: AtomicU64,
+    time_ms: AtomicU64,
+}
+
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<HostLimit>() == 64);
@@ -50,6 +58,18 @@ const _: () = {
     assert!(offset_of!(HostLedger, accounts) == 128);
     assert!(size_of::<HostLedger>() == 128 + 64 * (SLOTS + 1));
 };
+
+impl LastRefusal {
+    pub(crate) fn note(&self, bytes: u64, now_ms: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.time_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Option<(u64, u64)> {
+        let time_ms = self.time_ms.load(Ordering::Relaxed);
+        (time_ms != 0).then(|| (self.bytes.load(Ordering::Relaxed), time_ms))
+    }
+}
 
 impl HostLimit {
     /// The tenant's limit in bytes, as it was set; `None` if it has none.

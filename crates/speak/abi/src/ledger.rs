@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::TurnReport;
 use crate::header::{self, Header, Layout, PageError, PageKind};
-use crate::host::HostLedger;
+use crate::host::{HostLedger, LastRefusal};
 use crate::reserve::{self, Accounts, Contended, NotCharged, NotReleased, NotReserved};
 use crate::units::{DeviceIndex, SlotIndex, Units};
 use crate::{MAX_DEVICES, SLOTS};
@@ -38,27 +38,6 @@ pub struct LedgerPage {
 #[derive(Debug)]
 struct Head {
     word: AtomicU64,
-}
-
-/// For `sublet top`: the last refusal. The two words are written one after the other, so a reader
-/// may see a new amount with an old time; it is shown, never counted with.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct LastRefusal {
-    bytes: AtomicU64,
-    time_ms: AtomicU64,
-}
-
-impl LastRefusal {
-    pub(crate) fn note(&self, bytes: u64, now_ms: u64) {
-        self.bytes.store(bytes, Ordering::Relaxed);
-        self.time_ms.store(now_ms, Ordering::Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> Option<(u64, u64)> {
-        let time_ms = self.time_ms.load(Ordering::Relaxed);
-        (time_ms != 0).then(|| (self.bytes.load(Ordering::Relaxed), time_ms))
-    }
 }
 
 /// One process, on cache lines of its own.

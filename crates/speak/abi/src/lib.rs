@@ -62,6 +62,7 @@ mod places;
 mod reserve;
 pub mod settings;
 pub mod units;
+mod version;
 
 pub use control::{ControlDevice, ControlPage, ControlWriter};
 pub use gate::{GateRules, GateState, GateWord, TurnReport};
@@ -73,48 +74,5 @@ pub use message::{
 };
 pub use packing::Packing;
 pub use reserve::{Contended, NotCharged, NotReleased, NotReserved};
-pub use units::{DeviceIndex, SlotIndex, Units, Uuid};
-
-/// The version of everything in this crate.
-pub const VERSION: u16 = 2;
-
-/// The oldest version that is still spoken. No earlier one was ever released.
-pub const OLDEST: u16 = 2;
-
-/// Devices in one tenant's pages. Sixteen is the most that one NVLink domain within a single
-/// machine has today.
-pub const MAX_DEVICES: usize = 16;
-
-/// Processes of one tenant at one time, slots 1 to `SLOTS`. Slot 0 is the arbiter's.
-pub const SLOTS: usize = 1024;
-
-/// The newest version that both sides speak, if the other speaks all from `min` to `max`.
-#[must_use]
-pub const fn agree(min: u16, max: u16) -> Option<u16> {
-    let newest = if max < VERSION { max } else { VERSION };
-    if newest >= min && newest >= OLDEST {
-        Some(newest)
-    } else {
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_common_version_is_chosen() {
-        for (min, max, want) in [
-            (0, 9, Some(VERSION)),
-            (OLDEST - 1, OLDEST, Some(OLDEST)),
-            (OLDEST, OLDEST, Some(OLDEST)),
-            (VERSION, VERSION + 3, Some(VERSION)),
-            (VERSION + 1, VERSION + 3, None),
-            (0, OLDEST - 1, None),
-            (VERSION, OLDEST - 1, None),
-        ] {
-            assert_eq!(agree(min, max), want, "{min}..={max}");
-        }
-    }
-}
+pub use units::{DeviceIndex, MAX_DEVICES, SLOTS, SlotIndex, Units, Uuid};
+pub use version::{OLDEST, VERSION, agree};

@@ -28,8 +28,6 @@ use crate::units::{SlotIndex, Uuid};
 
 mod wire;
 
-pub use wire::Datagram;
-
 /// A buffer of this size takes any message of this version and those planned: read with it.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 

@@ -53,14 +53,9 @@ use crate::units::{SlotIndex, Units};
 mod refusal;
 mod word;
 
+use refusal::ATTEMPTS;
 pub use refusal::{Contended, NotCharged, NotReleased, NotReserved};
 use word::{Change, Head, Number};
-
-/// Number of attempts of an operation against faster ones. Each failure means that another process
-/// succeeded: with a processor of 512 threads that all do nothing else, the odds of so many are
-/// below 10⁻⁵⁰. The bound ends the loop on a page that somebody scribbles on, after some
-/// milliseconds.
-const ATTEMPTS: u32 = 1 << 16;
 
 /// A word that processes share. An atomic integer; in tests, one of loom's, or one that
 /// kills its thread after so many steps.

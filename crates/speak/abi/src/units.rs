@@ -4,7 +4,12 @@
 //! room for so many bits of each and no more. The types here make sure of that once, so
 //! nothing after them checks again.
 
-use crate::{MAX_DEVICES, SLOTS};
+/// Devices in one tenant's pages. Sixteen is the most that one NVLink domain within a single
+/// machine has today.
+pub const MAX_DEVICES: usize = 16;
+
+/// Processes of one tenant at one time, slots 1 to `SLOTS`. Slot 0 is the arbiter's.
+pub const SLOTS: usize = 1024;
 
 /// A device's UUID as the driver gives it (`cuDeviceGetUuid_v2`), without the text form.
 /// All zero stands for no device.

@@ -59,10 +59,8 @@ pub type CUgraphRecaptureCallback = *mut c_void;
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
 
-/// Names of these structs in prototypes. They have had one version so far, or one layout.
+/// Name of this struct in prototypes. It has had one version so far.
 pub type CUexecAffinityParam = CUexecAffinityParam_v1;
-pub type CUmulticastObjectProp = memory::CUmulticastObjectProp_v1;
-pub type CUDA_MEM_ALLOC_NODE_PARAMS = graph::CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 
 /// A device of VDPAU.
 pub type VdpDevice = u32;

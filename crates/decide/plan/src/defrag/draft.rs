@@ -1,16 +1,59 @@
 //! Tries moves on a copy of the ledger, and undoes them if they win nothing.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use sublet_model::{Ask, Book, Count, Entry, Ledger, MiB, NodeIdx, PodUid, Standing};
+use sublet_model::{
+    Ask, Book, Claim, Count, Entry, GpuIndex, Ledger, MiB, NodeIdx, PodKey, PodUid, Standing, Unit,
+};
 
 use super::measure::{Appetite, ClusterState, Largest, Mark};
-use super::{Defrag, Move, Spot, cards_of};
 use crate::choice::accepts;
 use crate::fit::{Rules, allocate, cards_at, fit};
 use crate::look_alike::check_look_alikes;
 use crate::score::Scores;
-use crate::{EngineOptions, Policy, StockRules};
+use crate::{EngineOptions, Fragmentation, Policy, StockRules};
+
+/// The cluster in which to make room, and the allowed moves.
+#[derive(Clone, Copy)]
+pub struct Defrag<'a> {
+    /// The cluster.
+    pub ledger: &'a Ledger,
+    /// Memory that one unit of `aliyun.com/gpu-mem` stands for.
+    pub unit: Unit,
+    /// The measure of fragmentation, for [`ClusterState::fragmented_milli`].
+    pub fragmentation: &'a Fragmentation,
+    /// May this pod be ended where it is and started elsewhere?
+    pub movable: &'a dyn Fn(&PodUid) -> bool,
+    /// May the pod go to this node, by the rules that the engine does not know (taints, selectors)?
+    pub open: &'a dyn Fn(&PodUid, NodeIdx) -> bool,
+    /// The most moves that the list may have.
+    pub most: usize,
+}
+
+/// A pod's cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The node.
+    pub node: NodeIdx,
+    /// The indices of its cards there.
+    pub cards: Vec<GpuIndex>,
+}
+
+/// One pod that moves to another place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID.
+    pub uid: PodUid,
+    /// The pod's claim.
+    pub claim: Arc<Claim>,
+    /// The pod's place now.
+    pub from: Spot,
+    /// The pod's new place. It fits there while it is still at its old place.
+    pub to: Spot,
+}
 
 /// The cluster after the moves so far.
 pub(super) struct Draft<'a> {
@@ -267,4 +310,11 @@ fn holes(ledger: &Ledger, node: NodeIdx) -> Vec<(MiB, NodeIdx, usize)> {
         .filter(|(_, card)| card.tenants > 0 && !card.free().memory.is_zero())
         .map(|(position, card)| (card.free().memory, node, position))
         .collect()
+}
+
+/// The indices of the cards that an entry has.
+pub(super) fn cards_of(entry: &Entry) -> Vec<GpuIndex> {
+    let grants = entry.allocation.iter().flat_map(|given| &given.grants);
+    let cards: BTreeSet<GpuIndex> = grants.map(|grant| grant.card.index).collect();
+    cards.into_iter().collect()
 }

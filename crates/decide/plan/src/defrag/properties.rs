@@ -1,8 +1,9 @@
 //! Properties of every list of moves, for random clusters.
 
 use proptest::prelude::*;
-use sublet_model::{Ask, CardRef, Grant, Ledger};
+use sublet_model::{Ask, CardRef, Entry, GpuIndex, Grant, Ledger, PodUid};
 
+use super::draft::cards_of;
 use super::tests::Cluster;
 use super::*;
 use crate::{Engine, EngineOptions, StockRules};

@@ -10,12 +10,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use sublet_model::{Claim, Gpu, Health, Host, Inventory, MilliCpu, NodeFacts, NodeName, Sharing};
+use sublet_model::{
+    Claim, Gpu, GpuIndex, Health, Host, Inventory, Ledger, MilliCpu, NodeFacts, NodeName, PodUid,
+    Sharing, Unit,
+};
 
 use super::*;
-use crate::ShapeCounts;
 use crate::script::{claim, entry, placed};
+use crate::{Fragmentation, ShapeCounts};
 
 /// Nodes and pods, and the pods that must stay.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 
 use sublet_model::Unit;
 
-use crate::Policy;
+use crate::policy::{Policy, Ties};
 
 /// The engine's options.
 #[derive(Debug, Clone)]
@@ -56,14 +56,4 @@ pub enum StockRules {
     Here,
     /// The stock scheduler, which knows of pods that the engine has not seen yet.
     Elsewhere,
-}
-
-/// The order of nodes that cost the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ties {
-    /// In order of the name.
-    ByName,
-    /// In a fixed scattered order of the names. Names often follow racks and kinds of machines, and
-    /// by name a policy with coarse steps would fill one kind after the other.
-    Scattered,
 }

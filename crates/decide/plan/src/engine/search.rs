@@ -8,11 +8,11 @@ use std::collections::BinaryHeap;
 
 use sublet_model::{Claim, Class, NodeIdx, PodUid};
 
-use super::{Engine, Ties};
+use super::Engine;
 use crate::cost_cache::Source;
 use crate::fit::{Rules, fit, place};
 use crate::look_alike::check_look_alikes;
-use crate::policy::MAX_PARTS;
+use crate::policy::{MAX_PARTS, Ties};
 use crate::scatter::scatter;
 use crate::score::{Cost, Pack, Prepared, PreparedParts, Scores};
 use crate::screen::{Hope, hope, may_fit};

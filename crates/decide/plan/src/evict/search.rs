@@ -11,7 +11,14 @@ use std::collections::BTreeSet;
 
 use sublet_model::{Ask, Book, Entry, Ledger, NodeIdx, PodUid, charges_of};
 
-use super::Evictable;
+/// A pod that may have to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evictable {
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// Would its eviction break a disruption budget, according to [`breaking`](super::breaking)?
+    pub breaks: bool,
+}
 
 /// A search. Positions are those of `row`. Its first pod is the most important.
 pub(super) struct Search<'a> {

@@ -11,30 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use sublet_model::{NodeIdx, PodUid, Time};
 
 use super::start::{Evicts, Leave};
-use super::{Tick, Waiting};
+use super::{Kept, Tick};
 use crate::least::least;
 use crate::need::together;
-use crate::order::Lines;
+use crate::order::{Lines, Waiting};
 use crate::place::Ground;
-use crate::{Group, QueueHold, QueueReason};
-
-/// Room that is kept.
-pub(super) struct Kept {
-    group: usize,
-    nodes: Vec<NodeIdx>,
-    /// Time when all groups on these nodes have ended, if all of them have an end.
-    pub(super) until: Option<Time>,
-}
-
-impl Kept {
-    pub(super) fn hold(self, groups: &[Group]) -> QueueHold {
-        QueueHold {
-            group: groups[self.group].id.clone(),
-            nodes: self.nodes,
-            until: self.until,
-        }
-    }
-}
+use crate::{QueueHold, QueueReason};
 
 impl Tick<'_> {
     /// Starts the group for which room was kept, or keeps on.

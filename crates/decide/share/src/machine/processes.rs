@@ -7,9 +7,8 @@ use sublet_model::Time;
 
 use super::job::mib_for;
 use super::{Machine, SLOTS};
-use crate::event::Action;
+use crate::event::{Action, Reading, SlotUse};
 use crate::job::{JobId, Pid};
-use crate::reading::{Reading, SlotUse};
 use crate::refusal::JobRefusal;
 
 impl Machine {

@@ -8,8 +8,8 @@ use sublet_model::{Class, Milli, Part};
 
 use super::tests::{ask, ledger_use, machine};
 use super::*;
+use crate::event::{Reading, SlotUse};
 use crate::job::{ComputeRange, Promise};
-use crate::reading::{Reading, SlotUse};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -6,8 +6,8 @@ use sublet_model::{Class, Gpu, GpuIndex};
 use sublet_plan::Policy;
 
 use super::*;
+use crate::event::{LedgerUse, Reading, SlotUse};
 use crate::job::{ComputeRange, JobState};
-use crate::reading::{LedgerUse, Reading, SlotUse};
 
 pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
     let gpus = (0u16..).zip(sizes_mib);

@@ -9,9 +9,9 @@ use sublet_model::{Bytes, MiB, Time};
 
 use super::Machine;
 use super::job::{HeldCard, mib_for};
-use crate::event::Action;
+use crate::event::{Action, LedgerUse, Reading, SlotUse};
 use crate::job::JobId;
-use crate::reading::{Excess, LedgerUse, Reading, SlotUse};
+use crate::reading::Excess;
 
 /// Longest time until a job's processes end after SIGTERM; as `docker stop`.
 const GRACE_MS: u64 = 10_000;

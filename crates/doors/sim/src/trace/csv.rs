@@ -5,8 +5,8 @@ use std::io::Read;
 
 use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 
-use super::row::{Layout, Named, Row, shortened};
-use super::{At, Bad, Each, TraceError};
+use super::bad::{At, Bad, TraceError};
+use super::row::{Each, Layout, Named, Row, shortened};
 
 pub(super) fn read(
     text: impl Read,

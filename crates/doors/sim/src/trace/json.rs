@@ -8,8 +8,8 @@ use std::io::{BufRead, Read};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::row::{Layout, Row, shortened};
-use super::{At, Bad, Each, TraceError};
+use super::bad::{At, Bad, TraceError};
+use super::row::{Each, Layout, Row, shortened};
 
 /// A value, as far as a list can have a use for it.
 enum Value {

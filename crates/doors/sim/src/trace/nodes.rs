@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
-use sublet_model::{Identity, Inventory, MiB, NodeFacts, NodeName, Sharing};
+use sublet_model::{Identity, Inventory, MiB, NodeFacts, NodeName, Sharing, Unit};
 
+use super::bad::{Bad, BadLines, TraceError};
 use super::row::{Layout, Row};
-use super::{Bad, BadLines, CARD, NodeList, TraceError, rows};
+use super::rows::rows;
+use crate::snapshot::Running;
 
 const NAME: usize = 0;
 const CPU: usize = 1;
@@ -29,6 +31,22 @@ static LAYOUT: Layout = Layout {
     required: &[NAME, CPU, MEMORY, GPUS],
     together: &[],
 };
+
+/// Memory of a card for which none is given, MiB.
+pub(super) const CARD: u32 = 1000;
+
+/// A list of nodes, and the pods that run on them before anything arrives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeList {
+    /// In the order of the list.
+    pub rows: Vec<NodeFacts>,
+    /// Do the nodes say how much memory their cards have?
+    pub by_memory: bool,
+    /// Pods that run from the start; lists have none.
+    pub running: Vec<Running>,
+    /// Amount that one `aliyun.com/gpu-mem` stands for; lists ask in MiB.
+    pub unit: Unit,
+}
 
 /// Reads a list of nodes; with [`BadLines::Count`] also the rows that were left out.
 ///

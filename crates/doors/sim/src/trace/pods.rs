@@ -13,8 +13,11 @@ use sublet_model::{
     Ask, Claim, ContainerClaim, ContainerName, Count, Demand, Host, MiB, Models, Role,
 };
 
+use super::bad::{Bad, BadLines, TraceError};
+use super::nodes::{CARD, NodeList};
 use super::row::{Layout, Row};
-use super::{Bad, BadLines, CARD, NodeList, PodList, PodRow, TraceError, rows};
+use super::rows::rows;
+use crate::snapshot::Reach;
 
 const NAME: usize = 0;
 const CPU: usize = 1;
@@ -47,6 +50,32 @@ static LAYOUT: Layout = Layout {
     required: &[GPUS],
     together: &[CPU, MEMORY],
 };
+
+/// A pod of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRow {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its claim. Pods with equal claims share it.
+    pub claim: Arc<Claim>,
+    /// Higher goes first when pods wait.
+    pub priority: i32,
+    /// When it comes, in seconds since some moment that is the same for the whole list.
+    pub comes: Option<u64>,
+    /// Run time, in seconds.
+    pub lasts: Option<u64>,
+    /// The tenant. Pods of one tenant share the name.
+    pub tenant: Option<Arc<str>>,
+    /// The nodes that are open to it; `None` for all.
+    pub reach: Option<Reach>,
+}
+
+/// A list of pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodList {
+    /// In the order of the list.
+    pub rows: Vec<PodRow>,
+}
 
 /// Reads a list of pods for those nodes; with [`BadLines::Count`] also the rows that were left out.
 ///

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
+use super::bad::{Bad, BadLines, TraceError};
 use super::row::Layout;
-use super::{Bad, BadLines, TraceError, rows};
+use super::rows::rows;
 
 const TENANT: usize = 0;
 const GPUS: usize = 1;

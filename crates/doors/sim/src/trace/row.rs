@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use sublet_model::{Bytes, Host, MilliCpu};
 
-use super::{At, Bad};
+use super::bad::{At, Bad, TraceError};
+
+/// Is told of each row, or why it is none.
+pub(super) type Each<'a> = dyn FnMut(Result<&Row, Bad>) -> Result<(), TraceError> + 'a;
 
 /// A field, and which of its names is used.
 pub(super) type Named = (usize, usize);

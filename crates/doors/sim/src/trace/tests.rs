@@ -1,6 +1,7 @@
 //! Lists as they come: Alibaba's, our own, and such as nobody should send.
 
 use std::collections::BTreeSet;
+use std::io::{self, Read};
 
 use proptest::prelude::*;
 use sublet_model::{Ask, Bytes, Count, MiB, MilliCpu};

@@ -4,7 +4,7 @@
 //! initialising beyond its header, and no process can bring another into a state that is undefined.
 //! The modules that own the numbers document their meaning: `slots`, `memory`, `clock`.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use sublet_model::Bdf;
@@ -142,4 +142,9 @@ pub(super) fn packing(shared: &Shared) -> PackingRule {
         piece: piece.load(Relaxed),
         kept: kept.load(Relaxed),
     }
+}
+
+/// Stores that others may read at any time.
+pub(super) fn set(word: &AtomicU64, value: u64) {
+    word.store(value, Release);
 }

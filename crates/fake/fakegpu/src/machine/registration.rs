@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::layout::{Slot, Use};
+use super::layout::{Slot, Use, set};
 use super::slots::{Identity, Owner};
-use super::{FakeMachine, MachineError, Slice, clock, set, slots};
+use super::{FakeMachine, MachineError, Slice, clock, slots};
 
 /// The card does not have that much left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,15 +24,30 @@ pub struct Registration {
     own: Identity,
 }
 
-impl Registration {
-    pub(super) fn new(machine: FakeMachine, index: usize, own: Identity) -> Registration {
-        Registration {
+impl FakeMachine {
+    /// A place for this process.
+    ///
+    /// # Errors
+    /// There is none left, or the file cannot be locked.
+    pub fn take_slot(&self) -> Result<Registration, MachineError> {
+        let own = Identity::own();
+        let accounts = self.mapped.accounts().map_err(self.failed("lock it"))?;
+        let index = slots::claim(self.mapped, own).map_err(self.failed("take a place"))?;
+        drop(accounts);
+        let index = index.ok_or_else(|| MachineError::NoSlot {
+            folder: self.folder.clone(),
+        })?;
+        self.remove_files_of(index);
+        let machine = self.clone();
+        Ok(Registration {
             machine,
             index,
             own,
-        }
+        })
     }
+}
 
+impl Registration {
     /// The machine.
     #[must_use]
     pub fn machine(&self) -> &FakeMachine {

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use super::layout::set;
 use super::registration::Registration;
-use super::{set, slots};
+use super::slots;
 
 /// One process's knowledge of its rendezvous on one card.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::rendezvous::Rendezvous;
 use super::*;
 
 fn machine(base: &Path, spec: &str) -> FakeMachine {

@@ -11,9 +11,9 @@ use sublet_driver_api::nvml::{
 };
 use sublet_model::Bdf;
 
+use super::exported::{Answer, functions};
 use super::library::{Card, card, handle, machine};
 use super::pointer::{In, Name, Out, Text, characters};
-use super::{Answer, functions};
 use crate::machine::CardInfo;
 use crate::product::parse_pci_address;
 use crate::spec::CardUuid;

@@ -10,9 +10,9 @@ use sublet_driver_api::nvml::{
     nvmlEventData_t, nvmlEventSet_t, nvmlEventTypeAll, nvmlEventTypeXidCriticalError,
 };
 
+use super::exported::{Answer, functions};
 use super::library::{card, machine};
 use super::pointer::Out;
-use super::{Answer, functions};
 
 struct Sets {
     live: BTreeSet<nvmlEventSet_t>,

@@ -1,15 +1,15 @@
 //! Whether the library is started, on which machine, and which card a handle means.
 //! Starting is counted: the last `nvmlShutdown` ends it, as in the real library.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sublet_driver_api::nvml::{
     NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NO_PERMISSION,
     NVML_ERROR_OPERATING_SYSTEM, NVML_ERROR_UNINITIALIZED, nvmlDevice_t, nvmlReturn_t,
 };
 
-use super::{Answer, event};
-use crate::fault::Faults;
+use super::event;
+use super::exported::Answer;
 use crate::machine::{CardInfo, FakeMachine, MachineError, ProcessUse, VARIABLE};
 use crate::product::Product;
 use crate::spec::CARDS_MAX;
@@ -24,19 +24,12 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
     machine: None,
 });
 
-static FAULTS: OnceLock<Faults> = OnceLock::new();
-
 /// The address of a byte of this is the handle of a card: unlike anything else in the
 /// process, and never null.
 static HANDLES: [u8; CARDS_MAX] = [0; CARDS_MAX];
 
 fn lock() -> MutexGuard<'static, Library> {
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The faults that this process was told to make.
-pub(super) fn faults() -> &'static Faults {
-    FAULTS.get_or_init(Faults::of_environment)
 }
 
 /// Starts the library. A process without a machine has no driver.

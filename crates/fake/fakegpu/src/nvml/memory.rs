@@ -5,9 +5,9 @@ use sublet_driver_api::nvml::{
     nvmlMemory_v2, nvmlMemory_v2_t,
 };
 
+use super::exported::{Answer, functions};
 use super::library::{card, of_machine};
 use super::pointer::Out;
-use super::{Answer, functions};
 use crate::machine::CardUse;
 
 /// Memory of a card that the driver reserves. None: a SPEC states the memory for programs. A real

@@ -8,7 +8,7 @@ use sublet_driver_api::nvml::{
     nvmlDeviceAttributes_t, nvmlEnableState_t, nvmlGpuVirtualizationMode_t, nvmlRestrictedAPI_t,
 };
 
-use super::functions;
+use super::exported::functions;
 use super::library::card;
 use super::pointer::Out;
 

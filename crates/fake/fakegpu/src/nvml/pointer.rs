@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use sublet_driver_api::nvml::{NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT};
 
-use super::Answer;
+use super::exported::Answer;
 
 /// `T *`: one value or the first of an array, to write and sometimes to read.
 #[repr(transparent)]

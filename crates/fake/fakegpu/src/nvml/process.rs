@@ -16,9 +16,9 @@ use sublet_driver_api::nvml::{
     nvmlProcessesUtilizationInfo_v1_t, nvmlUtilization_t,
 };
 
+use super::exported::{Answer, functions};
 use super::library::{card, percent};
 use super::pointer::{Out, list};
-use super::{Answer, functions};
 use crate::machine::ProcessUse;
 
 /// Value that NVML writes where it has no value.

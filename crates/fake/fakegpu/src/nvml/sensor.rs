@@ -19,9 +19,9 @@ use sublet_driver_api::nvml::{
     nvmlTemperatureThresholds_t, nvmlValue_t,
 };
 
+use super::exported::{Answer, functions};
 use super::library::{Card, card};
 use super::pointer::Out;
-use super::{Answer, functions};
 
 /// Degrees Celsius of a card that does nothing, and how many more when it is busy.
 const COOL: u32 = 30;

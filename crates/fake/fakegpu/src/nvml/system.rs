@@ -8,8 +8,9 @@ use sublet_driver_api::nvml::{
     nvmlUnit_t,
 };
 
+use super::exported::{Exported, functions};
+use super::library;
 use super::pointer::{In, Out, Text};
-use super::{Exported, functions, library};
 use crate::FunctionPointer;
 use crate::product::{CUDA_VERSION, DRIVER};
 

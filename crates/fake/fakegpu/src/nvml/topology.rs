@@ -10,9 +10,9 @@ use sublet_driver_api::nvml::{
     nvmlPciInfo_t,
 };
 
+use super::exported::{Answer, functions};
 use super::library::{card, handle, machine};
 use super::pointer::Out;
-use super::{Answer, functions};
 
 /// Bits in one word of a set of CPUs or nodes.
 const WORD: u32 = u64::BITS;

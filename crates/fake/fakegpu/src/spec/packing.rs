@@ -6,8 +6,7 @@ use std::fmt;
 
 use sublet_model::parse_bytes;
 
-use super::text::{number, shown};
-use super::{MEMORY_MAX_MIB, SpecError};
+use super::text::{MEMORY_MAX_MIB, SpecError, number, shown};
 use crate::driver::memory::address_space::BLOCK;
 
 /// Rule by which `cuMemAlloc` and its kin take memory of a card. An allocation is small or large. A

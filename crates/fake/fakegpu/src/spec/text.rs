@@ -1,40 +1,66 @@
-//! The short text of a machine: `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING]`,
-//! where PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes
-//! taken from a card for small ones, and the number of empty pieces that are kept, or `all`.
+//! Parts of the short text of a machine, their limits and their faults. The text is
+//! `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING]`, where PACKING is
+//! `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes taken from a card for
+//! small ones, and the number of empty pieces that are kept, or `all`.
 
 use sublet_model::{Bytes, parse_bytes};
 
-use super::{CARDS_MAX, Draft, MEMORY_MAX_MIB, PackingRule, Spec, SpecError};
+/// The most cards of one machine: the number of devices in the shared pages of a tenant.
+pub const CARDS_MAX: usize = 16;
+
+/// The longest name of a card in bytes; NVML's buffers have 96, ours are shared memory.
+pub const NAME_MAX: usize = 63;
+
+/// A card's memory in MiB is at most this, the most that a tenant's ledger can count.
+pub const MEMORY_MAX_MIB: u64 = 4 << 20;
 
 /// The name of a card that was given none.
 pub(super) const NAME: &str = "Sublet Fake GPU";
 
-/// The machine that `text` describes.
-pub(super) fn parse(text: &str) -> Result<Spec, SpecError> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Err(SpecError::Empty);
-    }
-    let mut parts = text.split(',');
-    let cards = parts.next().unwrap_or_default();
-    let (count, memory) = cards
-        .split_once('x')
-        .ok_or_else(|| SpecError::Shape(shown(cards)))?;
-    let count = number(count)
-        .and_then(|count| usize::try_from(count).ok())
-        .filter(|count| (1..=CARDS_MAX).contains(count))
-        .ok_or_else(|| SpecError::Count(shown(count)))?;
-    let memory = mib(memory)?;
-    let (mut name, mut context, mut packing) = (NAME, None, PackingRule::default());
-    for option in parts {
-        match option.split_once('=') {
-            Some(("name", value)) => name = value,
-            Some(("context", value)) => context = Some(mib(value)?),
-            Some(("packing", value)) => packing = PackingRule::parse(value)?,
-            _ => return Err(SpecError::Option(shown(option))),
-        }
-    }
-    Spec::of_drafts(vec![Draft::new(name, memory, context)?; count], packing)
+/// Reason why a text is no machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// Nothing was written.
+    #[error("the description of the fake machine is empty; write `2x16GiB`")]
+    Empty,
+    /// The part before the first comma is not cards and memory.
+    #[error("`{0}` is neither an inventory file nor cards and their memory, such as `2x16GiB`")]
+    Shape(String),
+    /// Too many cards, or none.
+    #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}; write `2x16GiB`")]
+    Count(String),
+    /// An amount that is not one.
+    #[error("`{0}` is not an amount of memory between 1MiB and {max}GiB; write `16GiB`", max = MEMORY_MAX_MIB >> 10)]
+    Memory(String),
+    /// An option nobody knows.
+    #[error(
+        "`{0}` is not an option; there are `name=TEXT`, `context=480MiB` and `packing=512KiB:8MiB:1`"
+    )]
+    Option(String),
+    /// A packing that no driver could have.
+    #[error(
+        "`{0}` is no packing; write `packing=512KiB:8MiB:1`: up to which size an allocation is small, the size of a piece for small ones (a multiple of 2MiB, not less than the first), and how many empty pieces are kept, or `all`"
+    )]
+    PackingRule(String),
+    /// A name that cannot be shown.
+    #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
+    Name(String),
+    /// The context would fill the card.
+    #[error("a context of {context} MiB does not fit into a card of {memory} MiB")]
+    Context {
+        /// Size of a context.
+        context: u64,
+        /// Memory of the card.
+        memory: u64,
+    },
+    /// The file could not be read.
+    #[error("inventory file {path}: {problem}")]
+    File {
+        /// Path of the file.
+        path: String,
+        /// Its fault.
+        problem: String,
+    },
 }
 
 /// A card without the values that tell it from its equals, one line.
@@ -63,7 +89,7 @@ pub(super) fn number(text: &str) -> Option<u64> {
 }
 
 /// An amount of memory in whole MiB.
-fn mib(text: &str) -> Result<u64, SpecError> {
+pub(super) fn mib(text: &str) -> Result<u64, SpecError> {
     let bytes = parse_bytes(text).ok().map(Bytes::get);
     bytes
         .filter(|bytes| bytes.is_multiple_of(1 << 20))
@@ -77,8 +103,12 @@ mod tests {
     use proptest::prelude::*;
     use sublet_model::Bdf;
 
-    use super::super::{CardUuid, NAME_MAX};
     use super::*;
+    use crate::spec::{CardUuid, Spec};
+
+    fn parse(text: &str) -> Result<Spec, SpecError> {
+        Spec::parse(text)
+    }
 
     #[test]
     fn a_short_text_is_a_machine() {

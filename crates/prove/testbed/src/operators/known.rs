@@ -1,6 +1,37 @@
 //! The operators that there are: what each is built from, and what it is told.
 
-use super::{Changed, Operator};
+/// An operator. Texts have `{health}`, `{calls}` and `{folder}` where the ports of its health and of
+/// its webhooks go, and its folder.
+#[derive(Debug)]
+pub struct Operator {
+    /// Name of its process.
+    pub name: &'static str,
+    /// The folder of its list of modules, below `tools/operators`.
+    pub(super) list: &'static str,
+    /// Its module as the list has it, and its program there.
+    pub(super) module: &'static str,
+    pub(super) program: &'static str,
+    /// Files of its module: the definitions of its kinds, and what the API server is to ask it.
+    pub(super) definitions: &'static [&'static str],
+    pub(super) calls: Option<&'static str>,
+    /// Files of its program that are built in another form; all of the program, if there is one.
+    pub(super) changed: &'static [Changed],
+    /// Its configuration, if it reads one from a file.
+    pub(super) configuration: Option<&'static str>,
+    pub(super) arguments: &'static [&'static str],
+    /// Path on which it answers when it is ready.
+    pub(super) ready: &'static str,
+}
+
+/// A file of an operator's program with lines that are others.
+#[derive(Debug)]
+pub(super) struct Changed {
+    pub(super) file: &'static str,
+    /// Path of the file in the program that is built.
+    pub(super) to: &'static str,
+    /// Each line of the original, and its replacement.
+    pub(super) lines: &'static [(&'static str, &'static str)],
+}
 
 /// The list with the control plane's libraries.
 pub(super) const CHEAP: &str = "control-plane";

@@ -3,8 +3,13 @@
 
 use core::fmt;
 
-use super::ATTEMPTS;
 use crate::units::Units;
+
+/// Number of attempts of an operation against faster ones. Each failure means that another process
+/// succeeded: with a processor of 512 threads that all do nothing else, the odds of so many are
+/// below 10⁻⁵⁰. The bound ends the loop on a page that somebody scribbles on, after some
+/// milliseconds.
+pub(super) const ATTEMPTS: u32 = 1 << 16;
 
 /// An operation was outrun 65,536 times and gave up, with nothing changed. Processes
 /// that keep to the protocol do not bring that about; somebody scribbles on the page.

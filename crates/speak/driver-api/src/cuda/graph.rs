@@ -14,6 +14,9 @@ use super::{
 };
 use crate::as_in_c::structs;
 
+/// Name of this struct in prototypes. It has had one layout so far.
+pub type CUDA_MEM_ALLOC_NODE_PARAMS = CUDA_MEM_ALLOC_NODE_PARAMS_v1;
+
 structs! {
     CUDA_KERNEL_NODE_PARAMS_v1 {
         func: CUfunction,

@@ -9,6 +9,9 @@ use super::{
 };
 use crate::as_in_c::structs;
 
+/// Name of this struct in prototypes. It has had one version so far.
+pub type CUmulticastObjectProp = CUmulticastObjectProp_v1;
+
 structs! {
     CUDA_ARRAY_DESCRIPTOR_v1 {
         Width: u32,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::super::tests::{ask, join, limit, machine, submit, tell, uses};
 use super::super::*;
-use crate::reading::{LedgerUse, Reading, SlotUse};
+use crate::event::{LedgerUse, Reading, SlotUse};
 
 const M: u64 = 1 << 20;
 

@@ -11,7 +11,9 @@ use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::{Id, Lane};
 use crate::driver::stream::work::{Effect, Kernel, Work};
 use crate::driver::{Driver, SHARED, lock};
-use crate::machine::{Registration, Rendezvous, Slice, now, sleep_until};
+use crate::machine::registration::Registration;
+use crate::machine::rendezvous::Rendezvous;
+use crate::machine::{Slice, now, sleep_until};
 
 /// Time for which a kernel that waits for another card keeps its own before it looks again.
 const LOOK: u64 = 100_000;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use sublet_model::{Ask, Claim, Host, Models, StockAsk};
 use sublet_plan::Reason;
 
-use super::{World, uid};
 use crate::snapshot::Reach;
 use crate::trace::PodRow;
+use crate::world::{World, uid};
 
 /// Dropped pods by reason: the engine's labels of reasons, and `several` where GPUs are free
 /// and more than one thing stands in the way.
