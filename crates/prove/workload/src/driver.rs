@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use sublet_driver_api::CUDA;
-use sublet_driver_api::cuda::{CUcontext, CUdevice_attribute, CUgraphMem_attribute, CUuuid};
+use sublet_driver_api::cuda::{CUcontext, CUdevice_attribute, CUuuid};
 
 use crate::arguments::Common;
 use crate::raw::Cuda;
@@ -158,19 +158,6 @@ impl Device<'_> {
             self.driver
                 .raw
                 .cuDeviceGetAttribute(&raw mut value, attribute, self.number)?;
-        }
-        Ok(value)
-    }
-
-    /// A counter of the memory that graphs on this device hold.
-    pub(crate) fn graph_memory(&self, attribute: CUgraphMem_attribute) -> Result<u64, Failure> {
-        let mut value = 0_u64;
-        // SAFETY: all graph memory attributes are 64-bit numbers.
-        unsafe {
-            let value = (&raw mut value).cast();
-            self.driver
-                .raw
-                .cuDeviceGetGraphMemAttribute(self.number, attribute, value)?;
         }
         Ok(value)
     }

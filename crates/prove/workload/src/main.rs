@@ -113,11 +113,9 @@ mod tests {
             "serve --seconds 0.5 --reach=/x/libcuda.so.1",
             "alloc --path vmm --size 2MiB --until-oom --down-to 512 --hold stdin",
             "alloc --path host --until-oom --count 4",
-            "graph --memory 4MiB --by capture",
             "fork --when all --when fresh --size 1MiB",
             "exec --times 2",
             "threads --threads 4 --rounds 10",
-            "spin --microseconds 100 --count 10 --launch extended",
             "pair --direct /x/libcuda.so.1 --call launch-kernel --seconds 0.1",
             "pair --side through --call mem-alloc --block 10",
             "regain --size 1GiB --seconds 5",
@@ -153,7 +151,6 @@ mod tests {
             "mps-control -f",
             "threads --threads 0",
             "train --seconds -1",
-            "spin --batch 0",
         ] {
             check(arguments, false);
         }

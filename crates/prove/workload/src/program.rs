@@ -4,14 +4,12 @@ mod alloc;
 mod churn;
 mod exec;
 mod fork;
-mod graph;
 mod info;
 mod mps_control;
 mod pair;
 mod race;
 mod regain;
 mod serve;
-mod spin;
 mod steady;
 mod threads;
 mod train;
@@ -34,16 +32,12 @@ pub(crate) enum Program {
     Serve(serve::Arguments),
     /// Take memory in one way, a number of times or until there is no more
     Alloc(alloc::Arguments),
-    /// Capture and launch graphs, with memory of their own if asked for
-    Graph(graph::Arguments),
     /// Fork before and after initialisation; the children allocate
     Fork(fork::Arguments),
     /// Allocate, then replace itself by itself
     Exec(exec::Arguments),
     /// Threads that allocate and free in a race
     Threads(threads::Arguments),
-    /// Kernels of a known length in a row, and when they really ran
-    Spin(spin::Arguments),
     /// Bursts of kernels for a given time, and the share of a window that they filled
     Steady(steady::Arguments),
     /// The same calls by two ways to a driver, in turns, and the cost of each way
@@ -72,11 +66,9 @@ impl Program {
             Self::Train(_) => "train",
             Self::Serve(_) => "serve",
             Self::Alloc(_) => "alloc",
-            Self::Graph(_) => "graph",
             Self::Fork(_) => "fork",
             Self::Exec(_) => "exec",
             Self::Threads(_) => "threads",
-            Self::Spin(_) => "spin",
             Self::Steady(_) => "steady",
             Self::Pair(_) => "pair",
             Self::Regain(_) => "regain",
@@ -112,11 +104,9 @@ impl Program {
             Self::Train(arguments) => train::run(arguments, report),
             Self::Serve(arguments) => serve::run(arguments, report),
             Self::Alloc(arguments) => alloc::run(arguments, report),
-            Self::Graph(arguments) => graph::run(arguments, report),
             Self::Fork(arguments) => fork::run(arguments, report),
             Self::Exec(arguments) => exec::run(arguments, report),
             Self::Threads(arguments) => threads::run(arguments, report),
-            Self::Spin(arguments) => spin::run(arguments, report),
             Self::Steady(arguments) => steady::run(arguments, report),
             Self::Pair(arguments) => pair::run(arguments, report),
             Self::Regain(arguments) => regain::run(arguments, report),

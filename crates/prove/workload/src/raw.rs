@@ -26,9 +26,9 @@ use sublet_driver_api::cuda::memory::{
 };
 use sublet_driver_api::cuda::{
     CUarray, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUexternalMemory, CUfunction,
-    CUgraph, CUgraphExec, CUgraphMem_attribute, CUgraphNode, CUipcMemHandle_v1,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemRangeHandleType,
-    CUmemoryPool, CUmipmappedArray, CUmodule, CUstream, CUstreamCaptureMode, CUuuid,
+    CUgraph, CUgraphExec, CUgraphNode, CUipcMemHandle_v1, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemRangeHandleType, CUmemoryPool, CUmipmappedArray, CUmodule,
+    CUstream, CUstreamCaptureMode, CUuuid,
 };
 use sublet_driver_api::nvml::{
     nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
@@ -206,7 +206,6 @@ functions! {
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventSynchronize(event: CUevent);
-    fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent);
 
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     fn cuModuleUnload(module: CUmodule);
@@ -221,13 +220,6 @@ functions! {
     fn cuLaunchKernelEx(
         configuration: *const CUlaunchConfig, function: CUfunction,
         parameters: *mut *mut c_void, extra: *mut *mut c_void,
-    );
-    fn cuLaunchCooperativeKernel(
-        function: CUfunction,
-        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
-        block_x: c_uint, block_y: c_uint, block_z: c_uint,
-        shared_bytes: c_uint, stream: CUstream,
-        parameters: *mut *mut c_void,
     );
 
     fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint);
@@ -254,7 +246,6 @@ functions! {
     fn cuGraphExecDestroy(executable: CUgraphExec);
     fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
     fn cuDeviceGraphMemTrim(device: c_int);
-    fn cuDeviceGetGraphMemAttribute(device: c_int, attribute: CUgraphMem_attribute, value: *mut c_void);
 }
 
 functions! {

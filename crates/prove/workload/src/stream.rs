@@ -1,4 +1,4 @@
-//! Work for a device: streams, events, buffers and the three kernels.
+//! Work for a device: streams, events, buffers, the three kernels, and graphs of one of them.
 //!
 //! Every copy is checked against the length of its buffer, so that no program can make the
 //! driver touch memory that is not its own.
@@ -6,15 +6,14 @@
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-use clap::ValueEnum;
 use sublet_driver_api::cuda::graph::CUDA_KERNEL_NODE_PARAMS_v2;
-use sublet_driver_api::cuda::launch::CUlaunchConfig;
 use sublet_driver_api::cuda::{
-    CU_STREAM_NON_BLOCKING, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUmodule,
-    CUstream,
+    CU_STREAM_NON_BLOCKING, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
+    CUmodule, CUstream,
 };
 
 use crate::driver::{Context, blocks_for};
+use crate::raw::Cuda;
 use crate::report::Failure;
 
 /// The kernels as PTX, with a zero byte at the end, which the driver needs for text.
@@ -114,20 +113,6 @@ impl<'context> Event<'context> {
         // SAFETY: the event is live.
         unsafe { self.context.raw().cuEventSynchronize(self.handle) }
     }
-
-    /// Microseconds of the card's time since `earlier`. Both events must have happened.
-    pub(crate) fn since(&self, earlier: &Event<'_>) -> Result<f64, Failure> {
-        let mut milliseconds = 0.0;
-        // SAFETY: the events are live and so is the value.
-        unsafe {
-            self.context.raw().cuEventElapsedTime(
-                &raw mut milliseconds,
-                earlier.handle,
-                self.handle,
-            )?;
-        }
-        Ok(f64::from(milliseconds) * 1000.0)
-    }
 }
 
 impl Drop for Event<'_> {
@@ -186,17 +171,6 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// The calls that launch one kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Call {
-    /// cuLaunchKernel
-    Kernel,
-    /// cuLaunchKernelEx
-    Extended,
-    /// cuLaunchCooperativeKernel
-    Cooperative,
-}
-
 /// One launch: a kernel, its size, its parameters.
 pub(crate) struct Launch {
     function: CUfunction,
@@ -211,51 +185,28 @@ impl Launch {
         self.function
     }
 
-    /// Launches it in a stream, by the call that most programs use.
+    /// Launches it in a stream.
     pub(crate) fn go(&mut self, stream: &Stream<'_>) -> Result<(), Failure> {
-        self.go_by(Call::Kernel, stream)
-    }
-
-    /// Launches it in a stream by the given call.
-    pub(crate) fn go_by(&mut self, call: Call, stream: &Stream<'_>) -> Result<(), Failure> {
         let mut list = pointers(&mut self.parameters);
         let (raw, parameters) = (stream.context.raw(), list.as_mut_ptr());
         let (function, stream) = (self.function, stream.handle);
         let (blocks, threads) = (self.blocks, self.threads);
         let none = ptr::null_mut();
         // SAFETY: the kernels take only 64-bit parameters, as many as were given; the driver
-        // copies them, and the configuration, before it returns.
+        // copies them before it returns.
         unsafe {
-            match call {
-                Call::Kernel => raw.cuLaunchKernel(
-                    function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none,
-                ),
-                Call::Cooperative => raw.cuLaunchCooperativeKernel(
-                    function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters,
-                ),
-                Call::Extended => {
-                    let configuration = CUlaunchConfig {
-                        gridDimX: blocks,
-                        gridDimY: 1,
-                        gridDimZ: 1,
-                        blockDimX: threads,
-                        blockDimY: 1,
-                        blockDimZ: 1,
-                        hStream: stream,
-                        ..CUlaunchConfig::default()
-                    };
-                    raw.cuLaunchKernelEx(&raw const configuration, function, parameters, none)
-                }
-            }
+            raw.cuLaunchKernel(
+                function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none,
+            )
         }
     }
 
-    /// Adds it to a graph, after these nodes; returns its node.
-    pub(crate) fn add_to(
+    /// Adds it to a graph, after this node; returns its node.
+    fn add_to(
         &mut self,
-        context: &Context<'_>,
+        raw: &Cuda,
         graph: CUgraph,
-        after: &[CUgraphNode],
+        after: Option<CUgraphNode>,
     ) -> Result<CUgraphNode, Failure> {
         let mut list = pointers(&mut self.parameters);
         let node = CUDA_KERNEL_NODE_PARAMS_v2 {
@@ -269,10 +220,10 @@ impl Launch {
             kernelParams: list.as_mut_ptr(),
             ..CUDA_KERNEL_NODE_PARAMS_v2::default()
         };
-        let mut handle = CUgraphNode::default();
-        // SAFETY: graph and nodes are live; the driver copies node and parameters.
+        let (after, mut handle) = (after.as_slice(), CUgraphNode::default());
+        // SAFETY: graph and node are live; the driver copies list, node and parameters.
         unsafe {
-            context.raw().cuGraphAddKernelNode_v2(
+            raw.cuGraphAddKernelNode_v2(
                 &raw mut handle,
                 graph,
                 after.as_ptr(),
@@ -333,21 +284,12 @@ impl<'context> Kernels<'context> {
 
     /// Sets the first words of a buffer, all of them if it has fewer.
     pub(crate) fn fill_first(&self, buffer: &Buffer<'_>, words: usize, value: u32) -> Launch {
-        self.fill_words(buffer.address, words.min(buffer.words), value)
-    }
-
-    /// Sets every word of a buffer.
-    pub(crate) fn fill(&self, buffer: &Buffer<'_>, value: u32) -> Launch {
-        self.fill_words(buffer.address, buffer.words, value)
-    }
-
-    /// Sets words at an address that the driver gave, such as that of a graph's memory.
-    pub(crate) fn fill_words(&self, address: CUdeviceptr, words: usize, value: u32) -> Launch {
+        let words = words.min(buffer.words);
         Launch {
             function: self.fill,
             blocks: blocks_for(words, THREADS),
             threads: THREADS,
-            parameters: vec![address, words as u64, u64::from(value)],
+            parameters: vec![buffer.address, words as u64, u64::from(value)],
         }
     }
 
@@ -355,7 +297,7 @@ impl<'context> Kernels<'context> {
     pub(crate) fn add(&self, buffer: &Buffer<'_>, value: u32) -> Launch {
         Launch {
             function: self.add,
-            ..self.fill(buffer, value)
+            ..self.fill_first(buffer, buffer.words, value)
         }
     }
 }
@@ -364,6 +306,63 @@ impl Drop for Kernels<'_> {
     fn drop(&mut self) {
         // SAFETY: the module is ours; its functions are used only through `self`.
         let _at_the_end = unsafe { self.context.raw().cuModuleUnload(self.module) };
+    }
+}
+
+/// A graph of kernels that only take time, one after another, in its executable form.
+pub(crate) struct Executable<'context> {
+    context: &'context Context<'context>,
+    graph: CUgraph,
+    handle: CUgraphExec,
+}
+
+impl<'context> Executable<'context> {
+    /// Makes it of so many kernels of so many microseconds.
+    pub(crate) fn of_spins(
+        context: &'context Context<'context>,
+        kernels: &Kernels<'_>,
+        count: u32,
+        microseconds: u64,
+    ) -> Result<Self, Failure> {
+        let raw = context.raw();
+        let mut made = Self {
+            context,
+            graph: CUgraph::default(),
+            handle: CUgraphExec::default(),
+        };
+        // SAFETY: the pointer is to a live value.
+        unsafe { raw.cuGraphCreate(&raw mut made.graph, 0)? };
+        let (mut spin, mut last) = (kernels.spin(microseconds), None);
+        for _ in 0..count {
+            last = Some(spin.add_to(raw, made.graph, last)?);
+        }
+        // SAFETY: the graph is live, the pointer is to a live value.
+        unsafe { raw.cuGraphInstantiateWithFlags(&raw mut made.handle, made.graph, 0)? };
+        Ok(made)
+    }
+
+    pub(crate) fn handle(&self) -> CUgraphExec {
+        self.handle
+    }
+
+    pub(crate) fn launch(&self, stream: &Stream<'_>) -> Result<(), Failure> {
+        // SAFETY: both are live.
+        unsafe { self.context.raw().cuGraphLaunch(self.handle, stream.handle) }
+    }
+}
+
+impl Drop for Executable<'_> {
+    fn drop(&mut self) {
+        let raw = self.context.raw();
+        // SAFETY: both are ours, if they were made, and nothing of them runs any more.
+        unsafe {
+            if !self.handle.is_null() {
+                let _at_the_end = raw.cuGraphExecDestroy(self.handle);
+            }
+            if !self.graph.is_null() {
+                let _at_the_end = raw.cuGraphDestroy(self.graph);
+            }
+        }
     }
 }
 

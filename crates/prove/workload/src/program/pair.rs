@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use sublet_driver_api::CUDA;
+use sublet_driver_api::cuda::CUfunction;
 use sublet_driver_api::cuda::launch::CUlaunchConfig;
 use sublet_driver_api::cuda::memory::CUmemAllocationProp_v1;
-use sublet_driver_api::cuda::{CUfunction, CUgraph, CUgraphExec};
 
 use crate::arguments::{Common, seconds};
 use crate::driver::{Context, Driver};
@@ -25,7 +25,7 @@ use crate::raw::Cuda;
 use crate::reach::Library;
 use crate::report::{Failure, Report};
 use crate::statistics::{percentile, spread};
-use crate::stream::{Buffer, Event, Kernels, Stream};
+use crate::stream::{Buffer, Event, Executable, Kernels, Stream};
 
 /// Arguments of `pair`.
 #[derive(Debug, Args)]
@@ -162,7 +162,7 @@ struct Lap {
 
 /// Objects that the calls need. The first way makes them, and both ways use them.
 struct Work<'context> {
-    context: &'context Context<'context>,
+    graph: Executable<'context>,
     stream: Stream<'context>,
     event: Event<'context>,
     buffer: Buffer<'context>,
@@ -170,8 +170,6 @@ struct Work<'context> {
     _kernels: Kernels<'context>,
     function: CUfunction,
     microseconds: u64,
-    graph: CUgraph,
-    executable: CUgraphExec,
     configuration: CUlaunchConfig,
     properties: CUmemAllocationProp_v1,
 }
@@ -180,26 +178,13 @@ impl<'context> Work<'context> {
     fn new(context: &'context Context<'context>, microseconds: u64) -> Result<Self, Failure> {
         let kernels = Kernels::load(context)?;
         let stream = Stream::new(context)?;
-        let raw = context.raw();
-        let (mut graph, mut executable) = (CUgraph::default(), CUgraphExec::default());
-        let mut kernel = kernels.spin(microseconds);
-        // SAFETY: the pointers are to live values, the graph is live when it is instantiated.
-        unsafe {
-            raw.cuGraphCreate(&raw mut graph, 0)?;
-            let mut after = Vec::new();
-            for _ in 0..KERNELS {
-                after = vec![kernel.add_to(context, graph, &after)?];
-            }
-            raw.cuGraphInstantiateWithFlags(&raw mut executable, graph, 0)?;
-        }
         Ok(Self {
+            graph: Executable::of_spins(context, &kernels, KERNELS, microseconds)?,
             event: Event::new(context)?,
             buffer: Buffer::new(context, 2 * COPIED / 4)?,
-            function: kernel.function(),
+            function: kernels.spin(microseconds).function(),
             _kernels: kernels,
             microseconds,
-            graph,
-            executable,
             configuration: CUlaunchConfig {
                 gridDimX: 1,
                 gridDimY: 1,
@@ -212,7 +197,6 @@ impl<'context> Work<'context> {
             },
             properties: properties(context),
             stream,
-            context,
         })
     }
 
@@ -315,7 +299,7 @@ impl<'context> Work<'context> {
                     let configuration = &raw const self.configuration;
                     cuda.cuLaunchKernelEx(configuration, function, parameters.as_mut_ptr(), none)
                 }
-                Call::GraphLaunch => cuda.cuGraphLaunch(self.executable, stream),
+                Call::GraphLaunch => cuda.cuGraphLaunch(self.graph.handle(), stream),
                 Call::MemcpyAsync => {
                     let from = self.buffer.address();
                     cuda.cuMemcpyAsync(from + COPIED as u64, from, COPIED, stream)
@@ -334,17 +318,6 @@ impl<'context> Work<'context> {
                     cuda.cuMemRelease(handle)
                 }
             }
-        }
-    }
-}
-
-impl Drop for Work<'_> {
-    fn drop(&mut self) {
-        let raw = self.context.raw();
-        // SAFETY: both are ours and nothing of them runs any more.
-        unsafe {
-            let _at_the_end = raw.cuGraphExecDestroy(self.executable);
-            let _at_the_end = raw.cuGraphDestroy(self.graph);
         }
     }
 }

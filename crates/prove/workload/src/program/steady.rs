@@ -16,12 +16,11 @@ use sublet_driver_api::cuda::{
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
 };
 
-use super::graph::Executable;
 use crate::arguments::{Common, seconds};
 use crate::driver::{Context, Driver};
 use crate::nvml::Utilisation;
 use crate::report::{Failure, Report};
-use crate::stream::{Event, Kernels, Launch, Stream};
+use crate::stream::{Event, Executable, Kernels, Launch, Stream};
 use crate::token_bucket::{REFILL_MS, TokenBucket, WAIT_MS};
 
 /// Arguments of `steady`.
