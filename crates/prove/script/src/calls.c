@@ -10,22 +10,20 @@
  *   struct:SIZE:WORD,WORD     fresh memory of so many bytes that begins with these 32-bit words;
  *                             `$name` is the 64 bits of a variable
  *   file:PATH                 what is in that file, with a zero at its end
- *   open:PATH                 a descriptor of that file
  *   list:name,name            pointers to these variables, as a launch takes its parameters
  *   value:name                the 64 bytes that the variable points to, passed by value
  *   bytes:HEX                 fresh memory with these bytes
  *
  * A function is named, or `@name` is one whose address is in a variable. Functions that begin
  * with `fake_` are those of the library that FAKE_DRIVER names; all 64 bits of their result are
- * the answer. What is no call:
+ * the answer. Libraries lead to libc, so that its functions are calls too: `getpid`, `close fd`.
+ * What is no call:
  *
  *   print name, text name, word name OFFSET, hex name SIZE     what is in it, or where it points
- *   set name ARGUMENT, close name, close-all
+ *   set name ARGUMENT
  *   let name CALL             all 64 bits of what the call gives, into the variable
  *   where FUNCTION            the file it is in
  *   same name FUNCTION        `yes` if the variable has its address
- *   env NAME                  a variable of the environment
- *   pid
  *   repeat COUNT CALL ; ...   answers with COUNT if all of it gave 0
  *   races FUNCTION BYTES TIMES   four threads, in the context `ctx`, allocate by this function
  *                             and free, so many times each; `had` if any of them got anything
@@ -140,7 +138,6 @@ static u64 argument(char *text) {
   if ((rest = after(text, "struct:"))) return made_struct(rest);
   if ((rest = after(text, "bytes:"))) return made_bytes(rest);
   if ((rest = after(text, "file:"))) return contents(rest);
-  if ((rest = after(text, "open:"))) return (u64)open(rest, O_RDWR | O_CLOEXEC);
   if ((rest = after(text, "list:"))) return list(strdupa(rest));
   if ((*text >= '0' && *text <= '9') || *text == '-') return number(text);
   return *variable(text);
@@ -314,11 +311,6 @@ static int receive_descriptor(const char *name) {
   return fd < 0 ? -1 : 0;
 }
 
-static int close_all(void) {
-  for (int fd = 3; fd < 1000; fd++) close(fd);
-  return 0;
-}
-
 static void serve(void);
 
 static struct {
@@ -379,10 +371,8 @@ static void run(char *line) {
     words[n++] = w;
   if (!n) return;
   const char *verb = words[0];
-  if (n == 1 && !strcmp(verb, "pid")) printf("%d\n", getpid());
-  else if (n == 2 && !strcmp(verb, "print")) tell(*variable(words[1]));
+  if (n == 2 && !strcmp(verb, "print")) tell(*variable(words[1]));
   else if (n == 2 && !strcmp(verb, "text")) tell_text((char *)*variable(words[1]));
-  else if (n == 2 && !strcmp(verb, "close")) printf("%d\n", close((int)*variable(words[1])));
   else if (n == 2 && !strcmp(verb, "where")) where(words[1]);
   else if (n == 3 && !strcmp(verb, "set")) *variable(words[1]) = argument(words[2]), printf("0\n");
   else if (n == 3 && !strcmp(verb, "word")) tell(*(uint32_t *)at(words));
@@ -391,8 +381,6 @@ static void run(char *line) {
   else if (n > 2 && !strcmp(verb, "let")) *variable(words[1]) = call(words + 2, n - 2), printf("0\n");
   else if (n == 3 && !strcmp(verb, "same"))
     tell_text(*variable(words[1]) == (u64)find(words[2]) ? "yes" : "no");
-  else if (n == 2 && !strcmp(verb, "env")) tell_text(getenv(words[1]));
-  else if (n == 1 && !strcmp(verb, "close-all")) printf("%d\n", close_all());
   else if (n == 4 && !strcmp(verb, "races")) races(words);
   else if (n > 2 && !strcmp(verb, "start")) start(words, n);
   else if (n == 2 && !strcmp(verb, "join")) join(atoi(words[1]));

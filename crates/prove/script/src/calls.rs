@@ -128,6 +128,19 @@ impl Calls {
         Ok(())
     }
 
+    /// Plays a script in a child of the program, which is forked when it is first told something.
+    ///
+    /// # Errors
+    /// As [`Calls::play`].
+    pub fn play_in(&mut self, child: usize, script: &str) -> Result<()> {
+        let lines = script
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
+        let script: String = lines.map(|line| format!("\nin {child} {line}")).collect();
+        self.play(&script)
+    }
+
     /// Closes its input and waits for its end, which must be a good one.
     ///
     /// # Errors

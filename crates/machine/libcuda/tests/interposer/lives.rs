@@ -116,7 +116,7 @@ fn a_program_that_closes_all_descriptors_keeps_its_limits() {
     program.play(
         Some(&arbiter),
         "
-        close-all
+        close_range 3 999 0
         cuMemAlloc_v2 &a 40M
         cuMemAlloc_v2 &b 40M -> 2
         used 0 40M

@@ -102,8 +102,8 @@ fn a_programs_own_choice_selects_within_the_tenants_cards() {
         program.call("let told fake_told");
         assert_eq!(program.call("text told"), told);
         // Afterwards the program reads what it wrote.
-        let after = program.call("env CUDA_VISIBLE_DEVICES");
-        assert_eq!(after, own.unwrap_or("null"));
+        program.call("let after getenv \"CUDA_VISIBLE_DEVICES");
+        assert_eq!(program.call("text after"), own.unwrap_or("null"));
         program.call("cuDeviceGetCount &n");
         assert_eq!(program.call("print n"), (count as u32).to_string());
     }

@@ -39,7 +39,7 @@ const EXACT: &str = "1x16GiB,context=0MiB";
 const TWO: &str = "2x16GiB,context=0MiB";
 
 /// Calls by which a program comes to a context on its first card.
-const START: &str = "
+pub(crate) const START: &str = "
     cuInit 0
     cuDevicePrimaryCtxRetain &ctx 0
     cuCtxSetCurrent ctx

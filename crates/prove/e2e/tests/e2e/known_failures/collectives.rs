@@ -127,15 +127,7 @@ impl Ranks {
     }
 
     fn play(&mut self, rank: usize, script: &str) -> Result<()> {
-        for line in script
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-        {
-            let answer = self.ask(rank, line)?;
-            ensure!(answer == "0", "rank {rank}: {line}: {answer}");
-        }
-        Ok(())
+        self.calls.play_in(rank, script)
     }
 }
 
@@ -288,14 +280,14 @@ fn row_04_ranks_exchange_memory_and_it_is_paid_once() -> Result<()> {
         ",
     )?;
     let handle = ranks.ask(0, "hex handle 64")?;
-    let (pid, fd) = (ranks.ask(0, "pid")?, ranks.ask(0, "print fd")?);
+    let (pid, fd) = (ranks.ask(0, "getpid")?, ranks.ask(0, "print fd")?);
     ranks.play(
         1,
         &format!(
             "
             set handle bytes:{handle}
             cuIpcOpenMemHandle_v2 &p value:handle 1
-            set fd open:/proc/{pid}/fd/{fd}
+            let fd open \"/proc/{pid}/fd/{fd} 524290
             cuMemImportFromShareableHandle &w fd 1
             cuMemAddressReserve &at 4M 0 0 0
             cuMemMap at 4M 0 w 0

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
+use sublet_driver_api::NVML;
 use sublet_e2e::one_machine::{Calls, Machine, Running, mib, number, pid_of, until};
 
+use crate::known_failures::new_drivers::{OWN_OF_NVML, all_but, driver};
 use crate::known_failures::{EXACT, START, TWO};
 
 /// A PID namespace of its own, with its own `/proc`, as a container has.
@@ -32,7 +34,7 @@ fn has_namespaces() -> bool {
 fn container(machine: &Machine, flags: &str) -> Result<Calls> {
     let mut run = machine.run(flags);
     let mut calls = Calls::start(run.args(CONTAINER).arg(machine.caller()?))?;
-    assert_eq!(calls.call("pid")?, "1");
+    assert_eq!(calls.call("getpid")?, "1");
     calls.play(START)?;
     calls.play(
         "
@@ -170,7 +172,7 @@ fn row_07_equal_numbers_in_one_job_are_told_apart() -> Result<()> {
         outside["nvml"]["devices"][0]["processes"], expected,
         "{outside}"
     );
-    assert_eq!(calls.call("pid")?, "1");
+    assert_eq!(calls.call("getpid")?, "1");
     calls.play(START)?;
     calls.play(
         "
@@ -207,20 +209,9 @@ fn row_07_utilisation_in_the_machine_s_numbers_is_read_as_such() -> Result<()> {
     }
     let told = machine.path().join("number");
     fs::write(&told, "0")?;
-    let nvml = machine.compile_as(
-        "numbers.so",
-        "other_numbers.c",
-        &[
-            "-shared",
-            "-fPIC",
-            &format!("-DNUMBER=\"{}\"", told.display()),
-            &format!(
-                "-DBEHIND=\"{}\"",
-                machine.built("libsublet_fakenvml.so").display()
-            ),
-            "-ldl",
-        ],
-    )?;
+    let functions = all_but(&NVML, &[&OWN_OF_NVML, &["nvmlDeviceGetProcessUtilization"]]);
+    let number_of = format!("-DNUMBER=\"{}\"", told.display());
+    let nvml = driver(&machine, "numbers.so", &functions, &[&number_of])?;
     let nvml = format!("SUBLET_DRIVER_NVML={}", nvml.display());
     let mut run = machine.run_told("--memory 1GiB --name job", &nvml);
     let mut calls = Calls::start(run.args(CONTAINER).arg(machine.caller()?))?;

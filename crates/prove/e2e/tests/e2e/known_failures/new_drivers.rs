@@ -13,10 +13,15 @@ use crate::known_failures::{EXACT, START};
 /// Functions that the stand-in of libcuda has itself, and so does not take from the fake.
 const OWN: [&str; 2] = ["cuDriverGetVersion", "cuInit"];
 const OWN_LOOK_UPS: [&str; 2] = ["cuGetProcAddress", "cuGetProcAddress_v2"];
-const OWN_OF_NVML: [&str; 2] = ["nvmlInitWithFlags", "nvmlInit_v2"];
+pub(crate) const OWN_OF_NVML: [&str; 2] = ["nvmlInitWithFlags", "nvmlInit_v2"];
 
 /// Builds a driver that has these functions of the fake one.
-fn driver(machine: &Machine, name: &str, functions: &[&str], macros: &[&str]) -> Result<PathBuf> {
+pub(crate) fn driver(
+    machine: &Machine,
+    name: &str,
+    functions: &[&str],
+    macros: &[&str],
+) -> Result<PathBuf> {
     let mut list = String::new();
     for function in functions {
         writeln!(list, "FORWARD({function})")?;
@@ -41,7 +46,7 @@ fn driver(machine: &Machine, name: &str, functions: &[&str], macros: &[&str]) ->
 }
 
 /// The names of a table but for these.
-fn all_but(table: &'static Table, own: &[&[&str]]) -> Vec<&'static str> {
+pub(crate) fn all_but(table: &'static Table, own: &[&[&str]]) -> Vec<&'static str> {
     let symbols = table.iter().map(|row| row.symbol);
     symbols
         .filter(|symbol| !own.iter().any(|list| list.contains(symbol)))

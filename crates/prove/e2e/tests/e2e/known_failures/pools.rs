@@ -154,26 +154,20 @@ fn row_08_what_a_pool_gave_back_is_there_for_other_processes() -> Result<()> {
         "cuCtxSynchronize",
         "cuEventSynchronize e",
     ] {
-        for line in START.lines().chain(POOL.lines()).map(str::trim) {
-            if !line.is_empty() {
-                calls.play(&format!("to 0 {line}\nfrom 0"))?;
-            }
-        }
-        for line in [
-            "cuMemAllocAsync &a 40M s",
-            "cuMemFreeAsync a s",
-            "cuEventCreate &e 0",
-            "cuEventRecord e s",
-            synchronised,
-        ] {
-            calls.play(&format!("to 0 {line}\nfrom 0"))?;
-        }
+        calls.play_in(0, START)?;
+        calls.play_in(0, POOL)?;
+        let pool = "
+            cuMemAllocAsync &a 40M s
+            cuMemFreeAsync a s
+            cuEventCreate &e 0
+            cuEventRecord e s
+        ";
+        calls.play_in(0, pool)?;
+        calls.play_in(0, synchronised)?;
         assert_eq!(machine.card(0)?.used, 0, "{synchronised}");
-        for line in START.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            calls.play(&format!("to 1 {line}\nfrom 1"))?;
-        }
+        calls.play_in(1, START)?;
         calls
-            .play("to 1 cuMemAlloc_v2 &a 64M\nfrom 1\nto 1 cuMemFree_v2 a\nfrom 1")
+            .play_in(1, "cuMemAlloc_v2 &a 64M\ncuMemFree_v2 a")
             .with_context(|| format!("after {synchronised}"))?;
     }
     calls.end()
