@@ -12,7 +12,7 @@
 //!
 //! # Modules
 //! Small programs on the driver API, for a real card as for the fake: they train, serve, allocate
-//! on every path, fork, race. One stands for MPS's control program.
+//! on every path, race. One stands for MPS's control program.
 #![expect(
     unsafe_code,
     reason = "the programs call a C library; raw.rs and the safe wrappers hold all of it"
@@ -113,8 +113,6 @@ mod tests {
             "serve --seconds 0.5 --reach=/x/libcuda.so.1",
             "alloc --path vmm --size 2MiB --until-oom --down-to 512 --hold stdin",
             "alloc --path host --until-oom --count 4",
-            "fork --when all --when fresh --size 1MiB",
-            "exec --times 2",
             "threads --threads 4 --rounds 10",
             "pair --direct /x/libcuda.so.1 --call launch-kernel --seconds 0.1",
             "pair --side through --call mem-alloc --block 10",

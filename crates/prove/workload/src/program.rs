@@ -2,8 +2,6 @@
 
 mod alloc;
 mod churn;
-mod exec;
-mod fork;
 mod info;
 mod mps_control;
 mod pair;
@@ -32,10 +30,6 @@ pub(crate) enum Program {
     Serve(serve::Arguments),
     /// Take memory in one way, a number of times or until there is no more
     Alloc(alloc::Arguments),
-    /// Fork before and after initialisation; the children allocate
-    Fork(fork::Arguments),
-    /// Allocate, then replace itself by itself
-    Exec(exec::Arguments),
     /// Threads that allocate and free in a race
     Threads(threads::Arguments),
     /// Bursts of kernels for a given time, and the share of a window that they filled
@@ -66,8 +60,6 @@ impl Program {
             Self::Train(_) => "train",
             Self::Serve(_) => "serve",
             Self::Alloc(_) => "alloc",
-            Self::Fork(_) => "fork",
-            Self::Exec(_) => "exec",
             Self::Threads(_) => "threads",
             Self::Steady(_) => "steady",
             Self::Pair(_) => "pair",
@@ -104,8 +96,6 @@ impl Program {
             Self::Train(arguments) => train::run(arguments, report),
             Self::Serve(arguments) => serve::run(arguments, report),
             Self::Alloc(arguments) => alloc::run(arguments, report),
-            Self::Fork(arguments) => fork::run(arguments, report),
-            Self::Exec(arguments) => exec::run(arguments, report),
             Self::Threads(arguments) => threads::run(arguments, report),
             Self::Steady(arguments) => steady::run(arguments, report),
             Self::Pair(arguments) => pair::run(arguments, report),

@@ -13,10 +13,12 @@ mod pinned;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use sublet_e2e::one_machine::{Ended, Machine, Running, mib, number, pid_of, until};
+
+use crate::known_failures::START;
 
 /// Contexts that cost nothing, so that every byte on a card is one that a program asked for.
 const EXACT: &str = "1x16GiB,context=0MiB";
@@ -374,26 +376,28 @@ fn forks_execs_and_threads_are_held_to_the_limit() -> Result<()> {
         return Ok(());
     };
     // Each has 8 MiB if it gets any: the parent and the two children that may use the driver.
-    let report = machine.report("--memory 24MiB", "fork")?;
-    for key in ["fresh", "beforeInit"] {
-        assert_eq!(report["children"][key]["bytes"], mib(8), "{key}: {report}");
-    }
-    assert_eq!(report["parent"]["bytes"], mib(8), "{report}");
-    assert_eq!(report["children"]["afterInit"]["ok"], false, "{report}");
-    // One less, and one of them does not get it.
-    let less = Running::start(&mut machine.job("--memory 22MiB", "fork"))?.end()?;
-    let text = less.lines.last().context("no report")?;
-    assert!(text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{text}");
+    let mut calls = machine.calls("--memory 24MiB")?;
+    calls.play_in(0, START)?;
+    calls.play_in(0, "cuMemAlloc_v2 &a 8M")?;
+    calls.play("cuDriverGetVersion &version")?;
+    calls.play_in(1, START)?;
+    calls.play_in(1, "cuMemAlloc_v2 &a 8M")?;
+    calls.play(START)?;
+    calls.play("cuMemAlloc_v2 &a 8M\ncuMemAlloc_v2 &b 2M -> 2")?;
+    // A child that was forked after the parent's cuInit has no driver.
+    calls.play_in(2, "cuInit 0 -> 3")?;
+    calls.end()?;
 
     // What a life before exec had is free again: each life has the whole limit.
-    let exec = "exec --times 3 --size 32MiB --count 4";
-    let report = machine.report("--memory 128MiB", exec)?;
-    let lives = report["lives"].as_array().context("no lives")?;
-    assert_eq!(lives.len(), 4, "{report}");
-    for life in lives {
-        assert_eq!(life["pid"], lives[0]["pid"], "{report}");
-        assert_eq!(life["taken"]["bytes"], mib(128), "{report}");
+    let mut calls = machine.calls("--memory 128MiB")?;
+    let (program, pid) = (machine.caller()?, calls.call("getpid")?);
+    for _ in 0..4 {
+        calls.play(START)?;
+        calls.play("cuMemAlloc_v2 &a 128M\ncuMemAlloc_v2 &b 2M -> 2")?;
+        calls.tell(&format!("execl \"{program} \"{program} null"))?;
+        assert_eq!(calls.call("getpid")?, pid);
     }
+    calls.end()?;
 
     for path in ["plain", "vmm", "async", "pool"] {
         let words = format!("threads --threads 8 --rounds 300 --size 8MiB --path {path}");

@@ -7,7 +7,6 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use crate::allocator::{Allocator, Block};
 use crate::arguments::{Bytes, Common, Hold};
@@ -199,15 +198,6 @@ impl Got {
         report.set("blocks", self.blocks.len());
         report.set("bytes", self.bytes());
         report.set("refused", self.refused.as_ref().map(Failure::to_json));
-    }
-
-    pub(super) fn to_json(&self, path: Path) -> Value {
-        json!({
-            "path": path.name(),
-            "blocks": self.blocks.len(),
-            "bytes": self.bytes(),
-            "refused": self.refused.as_ref().map(Failure::to_json),
-        })
     }
 }
 
