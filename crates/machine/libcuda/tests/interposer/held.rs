@@ -44,6 +44,9 @@ fn bound_memory_is_charged_until_it_is_unbound() {
         used 0 32M
         # No more than the limit, whatever became of the handles.
         cuMemCreate &h 33M location:1:0 0 -> 2
+        # A part of what was bound is not unbound.
+        cuMulticastUnbind mc 0 0 8M
+        used 0 32M
         cuMulticastUnbind mc 0 0 16M
         used 0 16M
         # The object takes the rest with it, with the last reference to it.

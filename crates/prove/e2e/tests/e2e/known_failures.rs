@@ -10,9 +10,9 @@
 //! | 5 | launches are held back too much or not at all | `launches` |
 //! | 6 | locks stay taken after a SIGKILL | `kills` |
 //! | 7 | processes mixed up between PID namespaces | `namespaces` |
-//! | 8 | pools leak; memory seems to be used up; a wrong code says so | `pools` |
+//! | 8 | pools leak; memory seems to be used up; a wrong code says so (HAMi-core#55) | `pools`, `limits` |
 //! | 9 | missing arguments crash; totals disagree | `reports` |
-//! | 10 | more is promised than there is | `promises` |
+//! | 10 | more is promised than there is | `promises`, `limits` |
 //! | 11 | new ways to the driver escape; the image's libc is too old | `escapes` |
 //! | 12 | shared memory that cannot be shared; NVML that fails | `neighbours` |
 //!

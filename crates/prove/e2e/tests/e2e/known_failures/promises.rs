@@ -62,32 +62,6 @@ fn row_10_no_more_is_promised_than_there_is() -> Result<()> {
     Ok(())
 }
 
-/// Memory that the host would share, without an end, was how others oversubscribed: then the
-/// whole machine became slow, and a request beyond the card seemed to succeed (HAMi#705). It
-/// counts as memory of the card, and ends where that does.
-#[test]
-fn row_10_managed_memory_is_no_way_to_more() -> Result<()> {
-    let Some(machine) = Machine::new(EXACT)? else {
-        return Ok(());
-    };
-    let mut calls = machine.calls("--memory 256MiB --name job")?;
-    calls.play(START)?;
-    calls.play(
-        "
-        cuMemAllocManaged &a 257M 1 -> 2
-        cuMemAllocManaged &a 32G 1 -> 2
-        cuMemAllocManaged &a 200M 1
-        cuMemAllocManaged &b 57M 1 -> 2
-        cuMemAlloc_v2 &b 57M -> 2
-        cuMemAlloc_v2 &b 56M
-        cuMemFree_v2 a
-        cuMemAlloc_v2 &a 200M
-        ",
-    )?;
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 256);
-    calls.end()
-}
-
 /// More than the limit is a plain end of memory, nothing is taken for it, and the very next call
 /// succeeds once the limit is raised: resizing a running job was asked for (HAMi#1224).
 #[test]

@@ -84,21 +84,6 @@ impl Physical {
 }
 
 #[test]
-fn memory_lives_until_its_last_reference() {
-    let mut physical = Physical::default();
-    physical.made(7, own(1));
-    physical.mapped(0x1000, 0x1000, 7);
-    assert_eq!(physical.release(7), [], "still mapped");
-    assert_eq!(physical.release(7), [], "unknown now");
-    physical.retained(9, 0x1fff);
-    assert_eq!(physical.unmap(0x1000, 0x1000), [], "a handle is left");
-    physical.mapped(0x8000, 0x1000, 9);
-    assert_eq!(physical.release(9), []);
-    assert_eq!(physical.unmap(0x7000, 0x3000), [own(1)]);
-    assert!(physical.memories.is_empty() && physical.handles.is_empty());
-}
-
-#[test]
 fn a_handles_number_may_come_again_while_its_old_memory_is_mapped() {
     let mut physical = Physical::default();
     physical.made(7, own(1));
@@ -141,27 +126,6 @@ fn what_was_lent_is_remembered_while_others_have_it() {
 }
 
 #[test]
-fn bound_memory_stays_until_it_is_unbound_or_the_object_goes() {
-    let mut physical = Physical::default();
-    physical.made(1, Holding::Object);
-    for (handle, place) in [(7, 0), (8, 10), (9, 20)] {
-        physical.made(handle, own(handle));
-        physical.bind(1, place, 10, handle);
-        assert_eq!(physical.release(handle), [], "bound");
-    }
-    assert_eq!(physical.unbind(1, 0, 5), [], "not all of it");
-    assert_eq!(physical.unbind(1, 0, 10), [own(7)]);
-    assert_eq!(physical.unbind(1, 0, 10), []);
-    physical.mapped(0x1000, 0x1000, 1);
-    assert_eq!(physical.release(1), [], "the object is mapped");
-    assert_eq!(
-        physical.unmap(0x1000, 0x1000),
-        [Holding::Object, own(8), own(9)]
-    );
-    assert!(physical.memories.is_empty() && physical.bound.is_empty());
-}
-
-#[test]
 fn each_device_of_an_object_is_unbound_alone() {
     let mut physical = Physical::default();
     let second = DeviceIndex::new(1).expect("a device");
@@ -189,27 +153,6 @@ fn each_device_of_an_object_is_unbound_alone() {
     assert_eq!(paid(&gone), 2);
     physical.forget_object(endpoint, &mut gone);
     assert_eq!(paid(&gone), 3);
-}
-
-#[test]
-fn memory_of_a_sparse_array_stays_while_a_tile_is_mapped_to_it() {
-    let mut physical = Physical::default();
-    for handle in [7, 8] {
-        physical.made(handle, own(handle));
-    }
-    for tile in 0..4 {
-        assert_eq!(physical.tile(1, 2 * tile, Some(7)), []);
-    }
-    assert_eq!(physical.release(7), []);
-    // Unmapped in other pieces than it was mapped, and mapped over.
-    assert_eq!(physical.tile(1, 1, None), []);
-    assert_eq!(physical.tile(1, 0, None), []);
-    assert_eq!(physical.tile(1, 5, None), []);
-    assert_eq!(physical.tile(1, 3, Some(8)), []);
-    assert_eq!(physical.tile(1, 7, Some(8)), [own(7)]);
-    assert_eq!(physical.release(8), []);
-    assert_eq!(physical.destroy(1), [own(8)]);
-    assert!(physical.memories.is_empty());
 }
 
 #[test]
