@@ -20,17 +20,8 @@ fn preload() -> PathBuf {
 }
 
 fn compile(source: &str, out: &Path, more: &[&str]) {
-    let file = out.with_extension("c");
-    fs::write(&file, source).expect("the source");
-    let status = Command::new("cc")
-        .args(["-O1", "-o"])
-        .arg(out)
-        .arg(&file)
-        .args(more)
-        .args(["-ldl"])
-        .status()
-        .expect("a C compiler");
-    assert!(status.success(), "{source}");
+    let arguments = [&["-O1"][..], more, &["-ldl"]].concat();
+    sublet_script::cc_text(source, out, &arguments).expect("a C compiler");
 }
 
 /// Opens what it is told and prints what `who()` says there.

@@ -5,7 +5,6 @@
 
 mod arbiter;
 mod init;
-mod null_driver;
 mod racing;
 mod reclaim;
 mod size;
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::ValueEnum;
+use sublet_script::cc_text;
 use sublet_testbed::bench;
 
 use self::size::{FULL, QUICK, Size};
@@ -24,6 +24,9 @@ use crate::stage::Stage;
 
 const REMARK: &str = "The card is a fake one, `--fake-gpu 1x80GiB`. Programs, the arbiter and what \
                       measures share this machine's cores.";
+
+/// The driver that does nothing. It is C because its functions must have C names.
+const NULL_DRIVER: &str = include_str!("../c/null_driver.c");
 
 /// One figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,7 +119,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// The figures that are measured on a driver that does nothing.
 fn calls(arguments: &Arguments, bin: &Path, size: Size, report: &mut Report) -> Result<()> {
     let stage = Stage::new(bin, Some("1x80GiB"))?;
-    let null = null_driver::build(stage.path())?;
+    let null = stage.path().join("null_driver.so");
+    cc_text(NULL_DRIVER, &null, &["-O2", "-shared", "-fPIC"])?;
     if arguments.wants(Figure::Launch) {
         ways::launches(&stage, &null, size, report)?;
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::Running;
 use crate::arguments::expand;
+use crate::{Running, cc};
 
 /// The program, while it runs.
 pub struct Calls {
@@ -24,12 +24,7 @@ pub struct Calls {
 /// There is no C compiler, or it refused.
 pub fn compile(program: &Path) -> Result<()> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/calls.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-o"]).arg(program).arg(source);
-    let output = compiler.args(["-ldl", "-pthread"]).output().context("cc")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "calls.c: {said}");
-    Ok(())
+    cc(&source, program, &["-O1", "-ldl", "-pthread"])
 }
 
 impl Calls {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::support::arbiter::{FakeArbiter, TenantGrant, grant};
 use crate::support::{Program, command, eventually, file, library, tenant};
 use sublet_driver_api::CUDA;
+use sublet_script::cc_text;
 
 fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("it runs");
@@ -87,13 +89,13 @@ pub(crate) fn with_contexts() -> TenantGrant {
 #[test]
 fn linked_directly() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (source, program) = (folder.path().join("p.c"), folder.path().join("p"));
-    fs::write(&source, CALLS).expect("a file");
+    let program = folder.path().join("p");
+    let link = |library: PathBuf| {
+        let library = library.to_str().expect("text");
+        cc_text(CALLS, &program, &[library]).expect("a C compiler");
+    };
+    link(file("ours").join("libcuda.so.1"));
     let arbiter = FakeArbiter::start(&with_contexts());
-    let mut link = Command::new("cc");
-    link.arg(&source).arg("-o").arg(&program);
-    let status = link.arg(file("ours").join("libcuda.so.1")).status();
-    assert!(status.expect("a C compiler").success());
     let mut run = Command::new(&program);
     for (name, value) in tenant(&arbiter).get_envs() {
         match value {
@@ -103,12 +105,7 @@ fn linked_directly() {
     }
     assert_eq!(output_of(&mut run), ANSWER);
     // Linked against the real one, and ours preloaded under its name.
-    let mut link = Command::new("cc");
-    link.arg(&source)
-        .arg("-o")
-        .arg(&program)
-        .arg(file("driver.so"));
-    assert!(link.status().expect("a C compiler").success());
+    link(file("driver.so"));
     let arbiter = FakeArbiter::start(&with_contexts());
     run.env("SUBLET_DIR", arbiter.folder())
         .env("LD_PRELOAD", library())

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sublet_script::cc_text;
 use tempfile::TempDir;
 
 use crate::reach::{ANSWER, CALLS, with_contexts};
@@ -78,18 +79,11 @@ impl Linked {
     fn build() -> Linked {
         let folder = open_folder();
         let at = |name: &str| folder.path().join(name);
-        let compile = |source: &str, out: &str, more: &[String]| {
-            let from = at(&format!("{out}.c"));
-            fs::write(&from, source).expect("a file");
-            let mut cc = Command::new("cc");
-            cc.arg("-o").arg(at(out)).arg(&from).args(more);
-            assert!(cc.status().expect("a C compiler").success(), "{source}");
-        };
-        compile(EVIL, "evil.so", &["-shared", "-fPIC"].map(str::to_owned));
-        let ours = file("ours").display().to_string();
-        let ours = [format!("{ours}/libcuda.so.1"), format!("-Wl,-rpath,{ours}")];
-        compile(CALLS, "program", &ours);
         let (program, evil) = (at("program"), at("evil.so"));
+        cc_text(EVIL, &evil, &["-shared", "-fPIC"]).expect("a C compiler");
+        let ours = file("ours").display().to_string();
+        let (library, path) = (format!("{ours}/libcuda.so.1"), format!("-Wl,-rpath,{ours}"));
+        cc_text(CALLS, &program, &[&library, &path]).expect("a C compiler");
         Linked {
             folder,
             program,

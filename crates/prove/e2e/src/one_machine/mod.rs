@@ -17,6 +17,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sublet_script::cc;
 use sublet_testbed::Machine as Base;
 
 pub use card::{Card, number};
@@ -316,11 +317,7 @@ impl Machine {
     pub fn compile_as(&self, name: &str, source: &str, arguments: &[&str]) -> Result<PathBuf> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
         let program = self.path().join(name);
-        let mut compiler = Command::new("cc");
-        compiler.arg("-o").arg(&program).arg(folder.join(source));
-        let output = compiler.args(arguments).output().context("cc")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{source}: {said}");
+        cc(&folder.join(source), &program, arguments)?;
         Ok(program)
     }
 

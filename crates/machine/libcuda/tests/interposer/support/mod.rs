@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use sublet_driver_api::CUDA;
 pub(crate) use sublet_fakearbiter::DEADLINE;
 use sublet_hook::cuda::table::{Kind, kind};
-use sublet_script::Calls;
+use sublet_script::{Calls, cc, compile};
 use tempfile::TempDir;
 
 use self::arbiter::FakeArbiter;
@@ -31,22 +31,13 @@ fn built() -> &'static Built {
     BUILT.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interposer/programs");
-        let compile = |source: &str, out: &str, more: &[&str]| {
-            let status = Command::new("cc")
-                .args(["-O1", "-o"])
-                .arg(folder.path().join(out))
-                .arg(sources.join(source))
-                .args(more)
-                .args(["-ldl", "-pthread"])
-                .status()
-                .expect("a C compiler");
-            assert!(status.success(), "{source} does not compile");
-        };
         let gated = folder.path().join("gated.c");
         fs::write(&gated, gated_functions()).expect("a file");
         let gated = gated.to_str().expect("text");
-        compile("driver.c", "driver.so", &["-shared", "-fPIC", gated]);
-        sublet_script::compile(&folder.path().join("program")).expect("a C compiler");
+        let driver = folder.path().join("driver.so");
+        let shared = ["-O1", "-shared", "-fPIC", gated, "-ldl", "-pthread"];
+        cc(&sources.join("driver.c"), &driver, &shared).expect("a C compiler");
+        compile(&folder.path().join("program")).expect("a C compiler");
         let ours = folder.path().join("ours");
         fs::create_dir(&ours).expect("a folder");
         std::os::unix::fs::symlink(library(), ours.join("libcuda.so.1")).expect("a link");
