@@ -19,7 +19,8 @@
  * the answer. Libraries lead to libc, so that its functions are calls too: `getpid`, `close fd`.
  * What is no call:
  *
- *   print name, text name, word name OFFSET, hex name SIZE     what is in it, or where it points
+ *   print name, text name, word name OFFSET, long name OFFSET, hex name SIZE
+ *                             what is in it, or where it points: 32 bits, 64, bytes
  *   set name ARGUMENT
  *   let name CALL             all 64 bits of what the call gives, into the variable
  *   where FUNCTION            the file it is in
@@ -376,6 +377,7 @@ static void run(char *line) {
   else if (n == 2 && !strcmp(verb, "where")) where(words[1]);
   else if (n == 3 && !strcmp(verb, "set")) *variable(words[1]) = argument(words[2]), printf("0\n");
   else if (n == 3 && !strcmp(verb, "word")) tell(*(uint32_t *)at(words));
+  else if (n == 3 && !strcmp(verb, "long")) tell(*(u64 *)at(words));
   else if (n == 3 && !strcmp(verb, "hex")) hex((void *)*variable(words[1]), number(words[2]));
   else if (n > 2 && !strcmp(verb, "repeat")) repeat(words, n);
   else if (n > 2 && !strcmp(verb, "let")) *variable(words[1]) = call(words + 2, n - 2), printf("0\n");

@@ -9,7 +9,7 @@
 //! # Modules
 //! A C program that makes the driver's calls it is told, one a line, and the side that tells it
 //! (`Calls`). It is built without our crates and reaches the driver as programs do. The tests of
-//! `sublet-libcuda` and `sublet-e2e` play their scripts on it. Tests of the fake driver itself
+//! `sublet-libcuda`, `sublet-libnvml` and `sublet-e2e` play their scripts on it. Tests of the fake driver itself
 //! call it from Rust, with the header's types.
 
 mod arguments;

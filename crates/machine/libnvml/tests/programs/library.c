@@ -4,11 +4,24 @@
  * LIBRARY_PIDS (whatever their numbering: the test decides), each with 1 GiB. Functions that
  * change something end the program: the interposer must not let them through.
  */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "structs.h"
+/* The structs of nvml.h, under short names. `none` is set, so that tests can compare whole structs. */
+typedef uint64_t u64;
+typedef uint32_t u32;
+typedef struct { u32 pid, none; u64 bytes; } info1;
+typedef struct { u32 pid, none; u64 bytes; u32 gpu, compute; } info2;
+typedef struct { u32 pid, none; u64 bytes; u32 gpu, compute; u64 secret; } detail;
+typedef struct { u32 version, mode, count; detail *list; } details;
+typedef struct { u32 pid, none; u64 time; u32 sm, memory, encoder, decoder; } sample;
+typedef struct { u64 time; u32 pid, sm, memory, encoder, decoder, jpg, ofa; } sample1;
+typedef struct { u32 version, count; u64 since; sample1 *list; } samples;
+typedef struct { u32 words[8]; } session8;
+typedef struct { u32 words[12]; } session12;
+typedef struct { u32 id, scope; u64 time, latency; u32 type, result; u64 value; } field;
 
 typedef struct card { u32 index; } card;
 
@@ -107,9 +120,9 @@ int nvmlDeviceGetFieldValues(card *card, int count, field *fields) {
     return OK;
 }
 #define PROCESSES_1(name) int name(card *card, u32 *count, info1 *list) { \
-    CHECK(card); LIST(count, list, list[i] = ((info1){pid, 1ull << 30})); }
+    CHECK(card); LIST(count, list, list[i] = ((info1){pid, 0, 1ull << 30})); }
 #define PROCESSES_2(name) int name(card *card, u32 *count, info2 *list) { \
-    CHECK(card); LIST(count, list, list[i] = ((info2){pid, 1ull << 30, 3, 4})); }
+    CHECK(card); LIST(count, list, list[i] = ((info2){pid, 0, 1ull << 30, 3, 4})); }
 PROCESSES_1(nvmlDeviceGetComputeRunningProcesses)
 PROCESSES_2(nvmlDeviceGetComputeRunningProcesses_v2)
 PROCESSES_2(nvmlDeviceGetComputeRunningProcesses_v3)
@@ -122,12 +135,12 @@ PROCESSES_2(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 int nvmlDeviceGetRunningProcessDetailList(card *card, details *asked) {
     CHECK(card);
     if (asked->version != 0x01000018) return 25;
-    LIST(&asked->count, asked->list, asked->list[i] = ((detail){pid, 1ull << 30, 3, 4, 5}));
+    LIST(&asked->count, asked->list, asked->list[i] = ((detail){pid, 0, 1ull << 30, 3, 4, 5}));
 }
 int nvmlDeviceGetProcessUtilization(card *card, sample *list, u32 *count, u64 since) {
     CHECK(card);
     if (!list) { *count = 200; return TOO_SMALL; }
-    LIST(count, list, list[i] = ((sample){pid, since + i, 10 + i, 20, 30, 40}));
+    LIST(count, list, list[i] = ((sample){pid, 0, since + i, 10 + i, 20, 30, 40}));
 }
 int nvmlDeviceGetProcessesUtilizationInfo(card *card, samples *asked) {
     CHECK(card);

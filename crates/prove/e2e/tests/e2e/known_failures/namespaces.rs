@@ -59,9 +59,8 @@ fn listed(calls: &mut Calls) -> Result<Vec<(u64, u64)>> {
     for row in 0..count {
         let at = row * 24;
         let pid = calls.number(&format!("word list {at}"))?;
-        let low = calls.number(&format!("word list {}", at + 8))?;
-        let high = calls.number(&format!("word list {}", at + 12))?;
-        rows.push((pid, low | high << 32));
+        let bytes = calls.number(&format!("long list {}", at + 8))?;
+        rows.push((pid, bytes));
     }
     Ok(rows)
 }
