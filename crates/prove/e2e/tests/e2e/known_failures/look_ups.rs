@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
-use sublet_e2e::one_machine::{Ended, Machine, Running, mib};
+use sublet_e2e::one_machine::{Calls, Ended, Machine, Running, mib};
 
 use crate::known_failures::EXACT;
 
@@ -20,6 +20,9 @@ fn neighbour(machine: &Machine, name: &str, what: &str) -> Result<PathBuf> {
 fn lookups(machine: &Machine) -> Result<PathBuf> {
     machine.compile("lookups.c", &["-ldl", "-pthread"])
 }
+
+/// Number of a system call that no library stands before.
+const GETPPID: u32 = 110;
 
 fn end(command: &mut Command) -> Result<Ended> {
     let ended = Running::start(command)?.end()?;
@@ -114,17 +117,25 @@ fn row_02_the_next_of_a_name_is_found_each_time() -> Result<()> {
     });
     let (a, b) = (a?, b?);
     let (a, b) = (a.display(), b.display());
-    let lookups = lookups(&machine)?;
     for preload in [
         format!("{a}:{b}:$LD_PRELOAD"),
         format!("{a}:$LD_PRELOAD:{b}"),
         format!("$LD_PRELOAD:{a}:{b}"),
     ] {
-        let script = format!("LD_PRELOAD={preload} exec {} next 1000", lookups.display());
+        let script = format!("LD_PRELOAD={preload} exec {}", machine.caller()?);
         let mut run = machine.run("--memory 256MiB");
-        let ended = end(run.args(["sh", "-c", &script]))?;
-        let expected = ["wrong 0", "passed_by_a 1000", "passed_by_b 1000", "tools 2"];
-        assert_eq!(ended.lines, expected, "{preload}");
+        let mut calls = Calls::start(run.args(["sh", "-c", &script]))?;
+        calls.play("let next dlsym 0 \"getppid")?;
+        let parent = calls.call(&format!("syscall {GETPPID}"))?;
+        for _ in 0..100 {
+            assert_eq!(calls.call("@next")?, parent, "{preload}");
+        }
+        for name in ["passed_by_a", "passed_by_b"] {
+            let passed = format!("let passed dlsym 0 \"{name}\nword passed 0 -> 100");
+            calls.play(&passed).context(preload.clone())?;
+        }
+        calls.play("let tool dlsym 0 \"ompt_start_tool\n@tool 1 -> 2")?;
+        calls.end()?;
     }
     Ok(())
 }
@@ -137,27 +148,41 @@ fn row_02_a_look_up_in_a_library_stays_in_it() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    let lookups = lookups(&machine)?;
     let fake = machine.built("libsublet_fakecuda.so");
-    let mut run = machine.run("--memory 256MiB");
-    let ended = end(run.arg(&lookups).arg("handle").arg(fake))?;
-    let [own, stable, named, absent] = &ended.lines[..] else {
-        anyhow::bail!("{ended:?}");
-    };
-    assert_eq!(
-        [&own[..], stable, absent],
-        ["own 100", "stable 100", "absent 1"]
-    );
-    assert!(
-        named.starts_with("named ") && named.ends_with("/libcuda.so.1"),
-        "{named}"
-    );
     let first = neighbour(&machine, "cudnn-1.so", "-DWITH_NAME=1")?;
     let second = neighbour(&machine, "cudnn-2.so", "-DWITH_NAME=2")?;
-    let mut run = machine.run("--memory 256MiB");
-    let ended = end(run.arg(&lookups).arg("names").args([first, second]))?;
-    assert_eq!(ended.lines, ["created 21"]);
-    Ok(())
+    let mut calls = machine.calls("--memory 256MiB")?;
+    // The loader's function that a program would call: the preloaded one.
+    calls.play("let dlopen dlsym 0 \"dlopen\nlet ours @dlopen \"libcuda.so.1 2")?;
+    let fake = fake.display();
+    for _ in 0..3 {
+        calls.play(&format!(
+            "
+            let driver @dlopen \"{fake} 2
+            let own dlsym driver \"cuInit
+            where @own -> {fake}
+            let named dlsym ours \"cuInit
+            let any dlsym 0 \"cuInit
+            "
+        ))?;
+        assert_eq!(calls.call("print named")?, calls.call("print any")?);
+    }
+    let named = calls.call("where @named")?;
+    assert!(named.ends_with("/libcuda.so.1"), "{named}");
+    calls.play(&format!(
+        "
+        let absent dlsym ours \"cuNothing
+        print absent -> 0
+        let absent dlsym 0 \"cudnnCreate
+        print absent -> 0
+        let library @dlopen \"{} 2
+        let create dlsym library \"cudnnCreate
+        @create \"{} -> 21
+        ",
+        first.display(),
+        second.display()
+    ))?;
+    calls.end()
 }
 
 /// Libraries that are loaded while others look up, and that start the driver as they are loaded.
