@@ -5,17 +5,9 @@ use std::process::Command;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
-use sublet_driver_api::Zeroed;
-use sublet_driver_api::nvml::{
-    NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND, NVML_SUCCESS,
-    nvmlDevice_t, nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1, nvmlProcessDetailList_v1_t,
-    nvmlProcessInfo_v1_t, nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
-    nvmlProcessesUtilizationInfo_v1, nvmlProcessesUtilizationInfo_v1_t, nvmlReturn_t,
-    nvmlUtilization_t,
-};
 use sublet_fakegpu::machine::now;
 
-use super::raw::Library;
+use super::raw::Program;
 use super::test_machine::{self, Running};
 
 const HELD: u64 = 3 << 30;
@@ -87,83 +79,64 @@ fn every_kind_of_list_has_the_same_process() {
     }
     let holder = Running::start(test, "holder");
     let pid = holder.0.id();
-    let library = Library::load();
-    assert_eq!(library.call("nvmlInit_v2"), NVML_SUCCESS);
-    let card = library.card(1);
-
-    type List = extern "C" fn(nvmlDevice_t, *mut u32, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t;
-    let list: List = library.function("nvmlDeviceGetComputeRunningProcesses");
-    let mut count = 0;
+    let mut program = Program::with(|_, _| {});
+    program.play("nvmlInit_v2\nnvmlDeviceGetHandleByIndex_v2 1 &card\nset count 0");
+    let list = "nvmlDeviceGetComputeRunningProcesses card &count null";
     let code = test_machine::wait_for("process", || {
-        count = 0;
-        let code = list(card, &raw mut count, std::ptr::null_mut());
-        (count > 0).then_some(code)
+        let code = program.call(list);
+        (program.call("print count") != "0").then_some(code)
     });
-    assert_eq!((code, count), (NVML_ERROR_INSUFFICIENT_SIZE, 1));
-    assert_eq!(
-        list(card, &raw mut count, std::ptr::null_mut()),
-        NVML_ERROR_INVALID_ARGUMENT
-    );
-    let mut infos = [nvmlProcessInfo_v1_t {
-        pid: 7,
-        usedGpuMemory: 7,
-    }; 3];
-    count = 3;
-    assert_eq!(list(card, &raw mut count, infos.as_mut_ptr()), NVML_SUCCESS);
-    assert_eq!((count, infos[0].pid, infos[1].pid), (1, pid, 7));
+    assert_eq!(code, "7", "no room");
+    program.play(&format!(
+        "
+        print count -> 1
+        {list} -> 2
+        set infos struct:48:7,0,7,0,7,0,7
+        set count 3
+        nvmlDeviceGetComputeRunningProcesses card &count infos
+        print count -> 1
+        word infos 0 -> {pid}
+        word infos 16 -> 7
 
-    let mut details = [nvmlProcessDetail_v1_t::ZERO; 2];
-    let mut asked = nvmlProcessDetailList_v1_t {
-        version: nvmlProcessDetailList_v1,
-        ..Zeroed::ZERO
-    };
-    type Details = extern "C" fn(nvmlDevice_t, *mut nvmlProcessDetailList_v1_t) -> nvmlReturn_t;
-    let detail: Details = library.function("nvmlDeviceGetRunningProcessDetailList");
-    assert_eq!(detail(card, &raw mut asked), NVML_ERROR_INSUFFICIENT_SIZE);
-    assert_eq!(asked.numProcArrayEntries, 1);
-    asked.procArray = details.as_mut_ptr();
-    assert_eq!(detail(card, &raw mut asked), NVML_SUCCESS);
-    assert_eq!((details[0].pid, details[0].gpuInstanceId), (pid, u32::MAX));
-    assert_eq!(details[0].usedGpuMemory, HELD);
-    works(&library, card, pid);
+        set asked struct:24:0x01000018
+        nvmlDeviceGetRunningProcessDetailList card asked -> 7
+        word asked 8 -> 1
+        set details struct:64
+        set asked struct:24:0x01000018,0,1,0,$details
+        nvmlDeviceGetRunningProcessDetailList card asked
+        word details 0 -> {pid}
+        word details 16 -> {}
+        long details 8 -> {HELD}
+        ",
+        u32::MAX
+    ));
+    works(&mut program, pid);
 }
 
 /// The holder's share of the card's time is told in both ways.
-fn works(library: &Library, card: nvmlDevice_t, pid: u32) {
-    type Samples = extern "C" fn(
-        nvmlDevice_t,
-        *mut nvmlProcessUtilizationSample_t,
-        *mut u32,
-        u64,
-    ) -> nvmlReturn_t;
-    type Infos =
-        extern "C" fn(nvmlDevice_t, *mut nvmlProcessesUtilizationInfo_v1_t) -> nvmlReturn_t;
-    let samples: Samples = library.function("nvmlDeviceGetProcessUtilization");
-    let infos: Infos = library.function("nvmlDeviceGetProcessesUtilizationInfo");
-    let (mut one, mut count) = ([nvmlProcessUtilizationSample_t::ZERO; 4], 4);
-    let mut other = [nvmlProcessUtilizationInfo_v1_t::ZERO; 4];
-    let mut asked = nvmlProcessesUtilizationInfo_v1_t {
-        version: nvmlProcessesUtilizationInfo_v1,
-        processSamplesCount: 4,
-        lastSeenTimeStamp: 0,
-        procUtilArray: other.as_mut_ptr(),
-    };
-    let (code, rates) = library.ask::<nvmlUtilization_t>("nvmlDeviceGetUtilizationRates", card);
-    assert_eq!(code, NVML_SUCCESS);
-    assert!((1..=100).contains(&rates.gpu), "{} %", rates.gpu);
-    assert_eq!(
-        samples(card, one.as_mut_ptr(), &raw mut count, 0),
-        NVML_SUCCESS
-    );
-    assert_eq!((count, one[0].pid), (1, pid));
-    assert!((1..=100).contains(&one[0].smUtil), "{} %", one[0].smUtil);
-    assert_eq!(infos(card, &raw mut asked), NVML_SUCCESS);
-    assert_eq!((asked.processSamplesCount, other[0].pid), (1, pid));
-    // Nothing is newer than the future.
-    assert_eq!(
-        samples(card, one.as_mut_ptr(), &raw mut count, u64::MAX),
-        NVML_ERROR_NOT_FOUND
-    );
+fn works(program: &mut Program, pid: u32) {
+    program.play(&format!(
+        "
+        set rates struct:8
+        nvmlDeviceGetUtilizationRates card rates
+        set samples struct:128
+        set count 4
+        nvmlDeviceGetProcessUtilization card samples &count 0
+        print count -> 1
+        word samples 0 -> {pid}
+        set infos struct:160
+        set asked struct:24:0x01000018,4,0,0,$infos
+        nvmlDeviceGetProcessesUtilizationInfo card asked
+        word asked 4 -> 1
+        word infos 8 -> {pid}
+        # Nothing is newer than the future.
+        nvmlDeviceGetProcessUtilization card samples &count -1 -> 6
+        "
+    ));
+    for share in ["word rates 0", "word samples 16"] {
+        let percent = program.number(share);
+        assert!((1..=100).contains(&percent), "{share}: {percent} %");
+    }
 }
 
 /// The machine's view of a container: a process with PID 1 that has another PID here.

@@ -11,7 +11,7 @@ use sublet_fakegpu::FakeMachine;
 const ROLE: &str = "SUBLET_TEST_ROLE";
 /// Variable with the place and kind of a test's machine.
 pub(crate) const MACHINE: &str = "SUBLET_FAKE_GPU";
-const ROOT: &str = "SUBLET_FAKE_ROOT";
+pub(crate) const ROOT: &str = "SUBLET_FAKE_ROOT";
 /// The longest that a process of a test may take. Then the kernel ends it, whatever it does, so
 /// that a process that waits for it goes on and fails.
 const LIMIT_S: u32 = 120;
