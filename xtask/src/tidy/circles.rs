@@ -124,7 +124,10 @@ fn cuda_edges(sources: &Sources) -> Edges {
             continue;
         };
         let code = code_of(&file);
-        for part in code.windows(3).filter(|part| part[..2] == ["accounts", "."]) {
+        for part in code
+            .windows(3)
+            .filter(|part| part[..2] == ["accounts", "."])
+        {
             if let Some(other) = accounts.get(part[2].as_str()) {
                 let names = used.entry(format!("cuda/{other}.rs")).or_default();
                 names.insert(part[2].clone());
