@@ -1,4 +1,4 @@
-//! NVIDIA's own CUDA runtime on the fake driver. The runtime is proprietary and not part of
+//! NVIDIA's own CUDA runtime (libcudart) on the fake driver. It is proprietary and not part of
 //! this repository: `SUBLET_TEST_LIBCUDART` names a `libcudart.so` of the package
 //! `nvidia-cuda-runtime`; without it there is nothing to run.
 //!
@@ -95,7 +95,7 @@ fn libcudart_finds_the_driver_and_its_devices() {
     let mut calls = Calls::start(&mut command).unwrap();
     match calls.call("cudaGetDeviceCount &count").unwrap().as_str() {
         NOT_SUPPORTED => {
-            println!("stopped: the runtime wants proof that the driver is NVIDIA's own");
+            println!("stopped: libcudart wants proof that the driver is NVIDIA's own");
         }
         code => {
             assert_eq!(code, "0");

@@ -11,7 +11,7 @@ use crate::answer::{Answer, DONE, Format, NOT_DONE, document, print_notes};
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) checks: Vec<Check>,
-    /// What helm printed.
+    /// Output of helm.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) helm: String,
     pub(super) notes: Vec<String>,

@@ -13,7 +13,7 @@ use crate::known_failures::START;
 /// Contexts cost what they usually do.
 const USUAL: &str = "1x16GiB";
 
-/// Where the page has a word for each card, behind its stamp.
+/// Offset in bytes of the word of the first card in the page, behind its stamp.
 const HEADS: u64 = 64;
 
 /// Starts a job of 1 GiB that cooks its books while it takes so many: it overwrites its card's
