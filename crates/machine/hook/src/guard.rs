@@ -13,6 +13,8 @@ thread_local! {
     // Constant and without a destructor: reading it needs no allocation, and it is there
     // until the thread's last instruction.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    // This thread runs what `catch_panic` was given.
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// This thread is in one of our functions, until this is dropped.
@@ -39,15 +41,22 @@ impl Drop for Inside {
 pub fn catch_panic<T>(body: impl FnOnce() -> T) -> Option<T> {
     static SILENT: Once = Once::new();
     // Nothing of ours is printed into the program's output. The hook belongs to this library's
-    // own copy of std, so a program in Rust keeps its own. A test keeps its message too.
+    // own copy of std, so a program in Rust keeps its own. Other panics keep their message: those
+    // of a test that has our code in its own process.
     SILENT.call_once(|| {
-        if !cfg!(test) {
-            panic::set_hook(Box::new(|_| ()));
-        }
+        let others = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if !CAUGHT.try_with(Cell::get).unwrap_or(true) {
+                others(panic);
+            }
+        }));
     });
+    let outer = CAUGHT.try_with(|caught| caught.replace(true));
     // What a panic leaves half done is at worst a charge too many: amounts are taken before
     // they are used, and each map is changed in one step.
-    panic::catch_unwind(AssertUnwindSafe(body)).ok()
+    let result = panic::catch_unwind(AssertUnwindSafe(body)).ok();
+    let _ = CAUGHT.try_with(|caught| caught.set(outer.unwrap_or(false)));
+    result
 }
 
 #[cfg(test)]
@@ -65,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_stops_here() {
+    fn a_panic_stops_here_and_the_next_outside_is_told_again() {
         assert_eq!(catch_panic(|| 5), Some(5));
         let none: Option<u8> = catch_panic(|| panic!("a bug of ours, on purpose"));
         assert_eq!(none, None);
@@ -73,5 +82,6 @@ mod tests {
             Inside::enter().is_some(),
             "the guard was dropped on the way"
         );
+        assert!(!CAUGHT.get(), "a panic of the test's own is silent");
     }
 }
