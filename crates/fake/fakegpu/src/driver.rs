@@ -7,7 +7,7 @@
 //! work) first, then [`memory`], [`context`], [`module`], [`graph`], [`sharing`].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) mod stream;
 
 use result::{Answer, Code};
 use stream::queue::{Id, Queues};
-use stream::{StreamFacts, event, work, worker};
+use stream::{event, work, worker};
 
 /// Everything this process has of the machine.
 pub(crate) struct Driver {
@@ -42,8 +42,8 @@ pub(crate) struct Driver {
     pub(crate) primaries: Vec<context::Primary>,
     /// Streams and their work.
     pub(crate) queues: Queues<work::Work>,
-    /// Other properties of streams.
-    pub(crate) streams: HashMap<Id, StreamFacts>,
+    /// Streams that programs have a handle of.
+    pub(crate) streams: HashSet<Id>,
     /// Events by handle.
     pub(crate) events: HashMap<Id, event::Event>,
     /// Memory.
@@ -206,7 +206,7 @@ impl Driver {
             visible,
             contexts: BTreeMap::new(),
             queues: Queues::default(),
-            streams: HashMap::new(),
+            streams: HashSet::new(),
             events: HashMap::new(),
             memory: memory::Memory::default(),
             pools: memory::pool::Pools::default(),

@@ -182,10 +182,10 @@ fn what_is_unsafe_spoils_a_capture() {
 }
 
 #[test]
-fn nodes_can_be_made_and_changed_by_hand() {
+fn nodes_can_be_made_by_hand() {
     use sublet_driver_api::cuda::CUfunction;
     use sublet_driver_api::cuda::graph::CUDA_KERNEL_NODE_PARAMS_v2;
-    with_machine("nodes_can_be_made_and_changed_by_hand", "1x1GiB", || {
+    with_machine("nodes_can_be_made_by_hand", "1x1GiB", || {
         context();
         let (spinner, stream) = (kernel("spin"), stream());
         let (mut graph, mut node, mut empty) = (0_u64, 0_u64, 0_u64);
@@ -209,19 +209,6 @@ fn nodes_can_be_made_and_changed_by_hand() {
         // The node has a copy of its own.
         // SAFETY: the address of a local variable.
         unsafe { (&raw mut micros).write_volatile(1) };
-        let mut told = CUDA_KERNEL_NODE_PARAMS_v2::default();
-        ok!(cuGraphKernelNodeGetParams_v2, node => u64, &raw mut told => *mut CUDA_KERNEL_NODE_PARAMS_v2);
-        // SAFETY: the node has one argument of eight bytes.
-        let value = unsafe { (*told.kernelParams).cast::<u64>().read() };
-        assert_eq!((value, told.func, told.gridDimX), (4000, params.func, 1));
-        // A cycle cannot be instantiated.
-        ok!(cuGraphAddDependencies_v2, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, std::ptr::null() => *const c_void, 1 => usize);
-        let mut exec = 0_u64;
-        assert_eq!(
-            cu!(cuGraphInstantiateWithFlags, &raw mut exec => *mut u64, graph => u64, 0 => u64),
-            1
-        );
-        ok!(cuGraphRemoveDependencies_v2, graph => u64, &raw const empty => *const u64, &raw const node => *const u64, std::ptr::null() => *const c_void, 1 => usize);
         let exec = instantiate(graph);
         let measure = || {
             let (first, last) = (event(), event());
@@ -232,11 +219,6 @@ fn nodes_can_be_made_and_changed_by_hand() {
             elapsed(first, last)
         };
         assert!((4.0..4.1).contains(&fastest(measure)));
-        micros = 8000;
-        ok!(cuGraphExecKernelNodeSetParams_v2, exec => u64, node => u64, &raw const params => *const CUDA_KERNEL_NODE_PARAMS_v2);
-        assert!((8.0..8.1).contains(&fastest(measure)));
-        ok!(cuGraphNodeSetEnabled, exec => u64, node => u64, 0 => u32);
-        assert!(fastest(measure) < 0.1);
-        assert_eq!(micros, 8000);
+        assert_eq!(micros, 1);
     });
 }

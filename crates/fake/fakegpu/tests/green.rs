@@ -101,7 +101,7 @@ fn a_card_is_split_as_its_product_allows() {
         assert_eq!(
             split(&groups[0], 1, 0, 2).0,
             915,
-            "a part is split only as a green context's"
+            "a part is not split again"
         );
         assert_eq!(split(&rest, 1, 0, 2).0, 914, "nothing is split");
         let (_, halves, _) = split(&all, 2, 0, 64);
@@ -148,13 +148,6 @@ fn a_green_context_is_a_part_of_the_primary_one() {
             201,
             "it must be converted"
         );
-        let mut resource = NONE;
-        for (context, n) in [(part, 32), (primary, 132)] {
-            ok!(cuCtxGetDevResource, context => u64, &raw mut resource => *mut Resource, 1 => u32);
-            assert_eq!(resource.n_multiprocessors, n);
-        }
-        ok!(cuGreenCtxGetDevResource, green => u64, &raw mut resource => *mut Resource, 1 => u32);
-        assert_eq!(split(&resource, 4, 0, 8).1.len(), 4, "now it can be split");
         // Memory and code that are made in it are the primary context's.
         ok!(cuCtxSetCurrent, part => u64);
         let mut address = 0_u64;
@@ -201,12 +194,8 @@ fn streams_know_their_green_context() {
             1
         );
         let of = |stream: u64| {
-            let (mut context, mut part, mut same) = (0_u64, 0_u64, 0_u64);
+            let (mut context, mut part) = (0_u64, 0_u64);
             let code = cu!(cuStreamGetCtx_v2, stream => u64, &raw mut context => *mut u64, &raw mut part => *mut u64);
-            if code == 0 {
-                ok!(cuStreamGetGreenCtx, stream => u64, &raw mut same => *mut u64);
-                assert_eq!(same, part);
-            }
             (code, context, part)
         };
         assert_eq!(of(stream), (0, primary, green));
@@ -216,15 +205,7 @@ fn streams_know_their_green_context() {
         assert_eq!(context, regular(green));
         ok!(cuCtxPushCurrent_v2, context => u64);
         assert_eq!((of(0), of(2)), ((0, primary, green), (400, 0, 0)));
-        let [mut by_handle, mut current] = [0_u64; 2];
-        ok!(cuGreenCtxGetId, green => u64, &raw mut by_handle => *mut u64);
-        ok!(cuGreenCtxGetId, 0 => u64, &raw mut current => *mut u64);
-        assert_eq!(by_handle, current);
         ok!(cuCtxPopCurrent_v2, &raw mut context => *mut u64);
-        assert_eq!(
-            cu!(cuGreenCtxGetId, 0 => u64, &raw mut current => *mut u64),
-            201
-        );
         // Code of the primary context runs there, and its events are recorded there.
         let (done, latch) = (event(), Latch::new());
         latch.hold(stream);
@@ -237,65 +218,5 @@ fn streams_know_their_green_context() {
         ok!(cuGreenCtxDestroy, green => u64);
         assert_eq!(cu!(cuStreamQuery, stream => u64), 709);
         assert_eq!(cu!(cuStreamDestroy_v2, stream => u64), 709);
-    });
-}
-
-#[test]
-fn events_of_a_whole_context_are_behind_all_of_its_streams() {
-    const NAME: &str = "events_of_a_whole_context_are_behind_all_of_its_streams";
-    with_machine(NAME, "1x1GiB,context=24MiB", || {
-        let primary = context();
-        let [first, second] = [Latch::new(), Latch::new()];
-        let (_, description) = describe(&[whole(0)]);
-        let [(_, one), (_, two)] = [0, 1].map(|_| create(description, 0, 1));
-        let [short, long, other] = [one, one, two].map(stream_of);
-        let [of_one, of_all, free] = [event(), event(), event()];
-        first.hold(long);
-        ok!(cuGreenCtxRecordEvent, one => u64, of_one => u64);
-        second.hold(other);
-        ok!(cuCtxRecordEvent, primary => u64, of_all => u64);
-        ok!(cuStreamSynchronize, short => u64);
-        assert_eq!(
-            cu!(cuEventQuery, of_one => u64),
-            600,
-            "the other stream works"
-        );
-        first.open();
-        ok!(cuEventSynchronize, of_one => u64);
-        ok!(cuStreamQuery, long => u64);
-        assert_eq!(
-            cu!(cuEventQuery, of_all => u64),
-            600,
-            "the other context works"
-        );
-        // Streams that are there, and one that is made later, wait for the event.
-        ok!(cuGreenCtxWaitEvent, one => u64, of_all => u64);
-        let late = stream_of(one);
-        for stream in [short, late] {
-            assert_eq!(cu!(cuStreamQuery, stream => u64), 600);
-        }
-        ok!(cuEventRecord, free => u64, 0 => u64);
-        ok!(cuEventSynchronize, free => u64);
-        assert_eq!(
-            cu!(cuStreamQuery, late => u64),
-            600,
-            "only that context waits"
-        );
-        second.open();
-        ok!(cuStreamSynchronize, late => u64);
-        for stream in [short, other] {
-            ok!(cuStreamQuery, stream => u64);
-        }
-        ok!(cuEventQuery, of_all => u64);
-        ok!(cuCtxWaitEvent, primary => u64, of_all => u64);
-        // A stream that is captured can neither be waited for nor wait.
-        ok!(cuStreamBeginCapture_v2, short => u64, 2 => u32);
-        assert_eq!(cu!(cuGreenCtxRecordEvent, one => u64, of_one => u64), 900);
-        let mut graph = 0_u64;
-        assert_eq!(
-            cu!(cuStreamEndCapture, short => u64, &raw mut graph => *mut u64),
-            901
-        );
-        assert_eq!(cu!(cuGreenCtxRecordEvent, 77 => u64, of_one => u64), 201);
     });
 }

@@ -97,9 +97,13 @@ fn order_is_kept_within_and_between_streams() {
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn call(data: *mut c_void) {
+extern "C" fn call(_stream: u64, _code: u32, data: *mut c_void) {
     // What was before it in the stream has happened.
     CALLS.fetch_add(data as u32, Ordering::SeqCst);
+}
+
+fn call_back(stream: u64, data: usize) {
+    ok!(cuStreamAddCallback, stream => u64, call as *const c_void => *const c_void, data => usize, 0 => u32);
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn callbacks_and_words_in_memory_take_their_turn() {
             let (spinner, one, two) = (kernel("spin"), stream(), stream());
             let latch = Latch::new();
             latch.hold(one);
-            ok!(cuLaunchHostFunc, one => u64, call as *const c_void => *const c_void, 5 => usize);
+            call_back(one, 5);
             assert_eq!(CALLS.load(Ordering::SeqCst), 0);
             latch.open();
             ok!(cuStreamSynchronize, one => u64);
@@ -120,10 +124,10 @@ fn callbacks_and_words_in_memory_take_their_turn() {
             let word = allocate(4);
             ok!(cuMemsetD32_v2, word => u64, 0 => u32, 1 => usize);
             ok!(cuStreamWaitValue32_v2, one => u64, word => u64, 3 => u32, 1 => u32);
-            ok!(cuLaunchHostFunc, one => u64, call as *const c_void => *const c_void, 1 => usize);
+            call_back(one, 1);
             spin(spinner, two, 2000);
             assert_eq!(cu!(cuStreamQuery, one => u64), 600);
-            ok!(cuStreamWriteValue32_v2, two => u64, word => u64, 3 => u32, 0 => u32);
+            ok!(cuMemsetD32Async, word => u64, 3 => u32, 1 => usize, two => u64);
             ok!(cuStreamSynchronize, one => u64);
             assert_eq!(CALLS.load(Ordering::SeqCst), 6);
         },
@@ -256,7 +260,7 @@ fn whoever_waits_sleeps() {
             spin(spinner, one, 300_000);
             record(done, one);
             ok!(cuStreamWaitEvent, two => u64, done => u64, 0 => u32);
-            ok!(cuStreamWriteValue32_v2, two => u64, word => u64, wait + 1 => u32, 0 => u32);
+            ok!(cuMemsetD32Async, word => u64, wait + 1 => u32, 1 => usize, two => u64);
             ok!(cuStreamWaitValue32_v2, one => u64, word => u64, wait + 1 => u32, 0 => u32);
             match wait {
                 0 => ok!(cuStreamSynchronize, one => u64),

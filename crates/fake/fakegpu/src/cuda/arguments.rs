@@ -184,11 +184,6 @@ impl Arguments {
     /// The value of parameter `number`, which is at `offset` in a buffer and `size` bytes
     /// long: at most its first eight bytes.
     pub(crate) fn value(self, number: usize, offset: u64, size: u64) -> Option<u64> {
-        self.part(number, offset, 0, size)
-    }
-
-    /// Eight bytes of a parameter from byte `from` on, or as many as `size` says.
-    pub(crate) fn part(self, number: usize, offset: u64, from: u64, size: u64) -> Option<u64> {
         let address = if self.each.is_null() {
             let buffer = self.buffer()?;
             buffer.checked_add(offset)?
@@ -200,7 +195,6 @@ impl Arguments {
         if address == 0 {
             return None;
         }
-        let address = address.checked_add(from)?;
         let mut bytes = [0; 8];
         let length = usize::try_from(size.min(8)).ok()?;
         // SAFETY: the argument is as long as the code declares it.

@@ -8,7 +8,6 @@ use crate::driver::Session;
 use crate::driver::context;
 use crate::driver::memory::address_space::{self, BLOCK};
 use crate::driver::result::{Answer, Code};
-use crate::driver::stream::PRIORITY_FIRST;
 
 pub(crate) mod green;
 
@@ -26,27 +25,12 @@ functions! {
         Session::open()?.reset_primary(device)
     }
 
-    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
-        let mut session = Session::open()?;
-        session.card_of(device)?;
-        if flags & !0xff != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let primary = &mut session.primaries[device as usize];
-        primary.flags = flags;
-        let id = primary.id;
-        if let Some(context) = session.contexts.get_mut(&id) {
-            context.flags = flags;
-        }
-        Ok(())
-    }
-
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
         let session = Session::open()?;
         session.card_of(device)?;
-        let primary = &session.primaries[device as usize];
-        flags.put(primary.flags)?;
-        active.put(i32::from(session.contexts.contains_key(&primary.id)))
+        let id = session.primaries[device as usize].id;
+        flags.put(0)?;
+        active.put(i32::from(session.contexts.contains_key(&id)))
     }
 
     fn cuCtxCreate_v2(handle: Out<Handle>, flags: u32, device: i32) {
@@ -125,40 +109,12 @@ functions! {
         device.put(session.device_of(card))
     }
 
-    fn cuCtxGetFlags(flags: Out<u32>) {
-        flags.put(Session::open()?.context(0)?.flags)
-    }
-
-    fn cuCtxSetFlags(flags: u32) {
-        Session::open()?.context_mut(0)?.flags = flags;
-        Ok(())
-    }
-
-    fn cuCtxGetId(handle: Handle, number: Out<u64>) {
-        let session = Session::open()?;
-        let handle = if handle == 0 { session.current()? } else { handle };
-        session.context(handle)?;
-        number.put((handle / 64) & 0xffff_ffff)
-    }
-
-    fn cuCtxGetApiVersion(handle: Handle, version: Out<u32>) {
-        Session::open()?.context(handle)?;
-        version.put(3020)
-    }
-
     fn cuCtxSynchronize() {
         synchronize(0)
     }
 
     fn cuCtxSynchronize_v2(handle: Handle) {
         synchronize(handle)
-    }
-
-    fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
-        Session::open()?.current()?;
-        least.put_if(0);
-        greatest.put_if(PRIORITY_FIRST);
-        Ok(())
     }
 
     fn cuCtxSetLimit(limit: u32, value: usize) {
@@ -184,32 +140,6 @@ functions! {
         let default = default_limit(limit)?;
         let set = session.context(0)?.limits.get(&limit);
         value.put(set.copied().unwrap_or(default))
-    }
-
-    fn cuCtxGetCacheConfig(config: Out<u32>) {
-        config.put(Session::open()?.context(0)?.cache)
-    }
-
-    fn cuCtxSetCacheConfig(config: u32) {
-        if config > 3 {
-            return Err(Code::INVALID_VALUE);
-        }
-        Session::open()?.context_mut(0)?.cache = config;
-        Ok(())
-    }
-
-    fn cuCtxGetSharedMemConfig(config: Out<u32>) {
-        Session::open()?.current()?;
-        config.put(1)
-    }
-
-    fn cuCtxSetSharedMemConfig(config: u32) {
-        Session::open()?.current()?;
-        if config > 2 { Err(Code::INVALID_VALUE) } else { Ok(()) }
-    }
-
-    fn cuCtxResetPersistingL2Cache() {
-        Session::open()?.current().map(drop)
     }
 
     fn cuCtxEnablePeerAccess(peer: Handle, flags: u32) {

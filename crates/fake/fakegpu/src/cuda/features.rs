@@ -32,6 +32,10 @@ pub struct RefusedFunctions {
     pub names: &'static [&'static str],
 }
 
+/// Reason why a function is refused that numba, nvitop, gpustat, cuda-bindings, the CUDA runtime,
+/// our own libraries and tests do without.
+const UNCALLED: &str = "called by no program that we know";
+
 /// All features, in the order of the guide.
 pub const FEATURES: [Feature; 13] = [
     Feature {
@@ -43,17 +47,27 @@ pub const FEATURES: [Feature; 13] = [
             init::lookup::ENTRIES,
             init::export_table::ENTRIES,
         ],
-        refused: &[],
+        refused: &[RefusedFunctions {
+            why: UNCALLED,
+            names: &["cuProfilerInitialize"],
+        }],
     },
     Feature {
         name: "Devices",
         behaviour: "figures of the product that SPEC names; `CUDA_VISIBLE_DEVICES` selects",
         entries: &[device::ENTRIES],
         refused: &[RefusedFunctions {
-            why: "too rare",
+            why: UNCALLED,
             names: &[
+                "cuDeviceComputeCapability",
+                "cuDeviceGetByPCIBusId",
+                "cuDeviceGetExecAffinitySupport",
                 "cuDeviceGetHostAtomicCapabilities",
+                "cuDeviceGetLuid",
                 "cuDeviceGetP2PAtomicCapabilities",
+                "cuDeviceGetProperties",
+                "cuDeviceGetTexture1DLinearMaxWidth",
+                "cuFlushGPUDirectRDMAWrites",
             ],
         }],
     },
@@ -63,8 +77,27 @@ pub const FEATURES: [Feature; 13] = [
                     kernels take as long as on the whole card",
         entries: &[context::ENTRIES, context::green::ENTRIES],
         refused: &[RefusedFunctions {
-            why: "too rare",
-            names: &["cuCtxGetExecAffinity"],
+            why: UNCALLED,
+            names: &[
+                "cuCtx*CacheConfig",
+                "cuCtx*SharedMemConfig",
+                "cuCtxGetApiVersion",
+                "cuCtxGetDevResource",
+                "cuCtxGetExecAffinity",
+                "cuCtxGetFlags",
+                "cuCtxGetId",
+                "cuCtxGetStreamPriorityRange",
+                "cuCtxRecordEvent",
+                "cuCtxResetPersistingL2Cache",
+                "cuCtxSetFlags",
+                "cuCtxWaitEvent",
+                "cuDevicePrimaryCtxSetFlags*",
+                "cuGreenCtxGetDevResource",
+                "cuGreenCtxGetId",
+                "cuGreenCtxRecordEvent",
+                "cuGreenCtxWaitEvent",
+                "cuStreamGetGreenCtx",
+            ],
         }],
     },
     Feature {
@@ -92,6 +125,27 @@ pub const FEATURES: [Feature; 13] = [
                 why: "no code is compiled or linked",
                 names: &["cuLink*"],
             },
+            RefusedFunctions {
+                why: UNCALLED,
+                names: &[
+                    "cuFuncGetModule",
+                    "cuFuncGetName",
+                    "cuFuncGetParamInfo",
+                    "cuFuncIsLoaded",
+                    "cuFuncLoad",
+                    "cuFuncSetAttribute",
+                    "cuFuncSetSharedMemConfig",
+                    "cuKernel*",
+                    "cuLibrary*",
+                    "cuModuleEnumerateFunctions",
+                    "cuModuleGetFunctionCount",
+                    "cuModuleLoad",
+                    "cuModuleLoadFatBinary",
+                    "cuOccupancyAvailableDynamicSMemPerBlock",
+                    "cuOccupancyMaxActiveClusters",
+                    "cuOccupancyMaxPotentialClusterSize",
+                ],
+            },
         ],
     },
     Feature {
@@ -106,8 +160,22 @@ pub const FEATURES: [Feature; 13] = [
             memory::pointer::ENTRIES,
         ],
         refused: &[RefusedFunctions {
-            why: "too new or too rare",
-            names: &["cuMemBatchDecompressAsync", "cuMemDiscard*"],
+            why: UNCALLED,
+            names: &[
+                "cuMemBatchDecompressAsync",
+                "cuMemDiscard*",
+                "cuMemHostGetFlags",
+                "cuMemcpy2D*",
+                "cuMemcpy3D*",
+                "cuMemcpyAto*",
+                "cuMemcpyBatchAsync*",
+                "cuMemcpyDtoA*",
+                "cuMemcpyHtoA*",
+                "cuMemsetD16*",
+                "cuMemsetD2D*",
+                "cuPointerGetAttributes",
+                "cuPointerSetAttribute",
+            ],
         }],
     },
     Feature {
@@ -124,8 +192,8 @@ pub const FEATURES: [Feature; 13] = [
     },
     Feature {
         name: "Arrays",
-        behaviour: "bytes in rows, sparse ones and mipmaps included; nothing reads them as a \
-                    texture",
+        behaviour: "take a card's memory, sparse ones and mipmaps included; nothing reads or \
+                    writes their bytes",
         entries: &[memory::array::ENTRIES],
         refused: &[
             RefusedFunctions {
@@ -133,8 +201,15 @@ pub const FEATURES: [Feature; 13] = [
                 names: &["cuTex*", "cuSurf*", "cuModuleGet*Ref", "cuTensorMap*"],
             },
             RefusedFunctions {
-                why: "too rare",
-                names: &["cuArrayGetPlane"],
+                why: UNCALLED,
+                names: &[
+                    "cuArray3DGetDescriptor*",
+                    "cuArrayGetDescriptor*",
+                    "cuArrayGetPlane",
+                    "cuArrayGetSparseProperties",
+                    "cuMipmappedArrayGetLevel",
+                    "cuMipmappedArrayGetSparseProperties",
+                ],
             },
         ],
     },
@@ -142,17 +217,27 @@ pub const FEATURES: [Feature; 13] = [
         name: "Streams and events",
         behaviour: "in time and order as on a card, priorities, callbacks and waits for words \
                     in memory included",
-        entries: &[
-            stream::ENTRIES,
-            stream::event::ENTRIES,
-            stream::wait::ENTRIES,
-        ],
-        refused: &[],
+        entries: &[stream::ENTRIES, stream::event::ENTRIES],
+        refused: &[RefusedFunctions {
+            why: UNCALLED,
+            names: &[
+                "cuEventRecordWithFlags",
+                "cuLaunchHostFunc",
+                "cuStreamBatchMemOp*",
+                "cuStreamCopyAttributes",
+                "cuStreamGetAttribute",
+                "cuStreamGetFlags",
+                "cuStreamGetPriority",
+                "cuStreamSetAttribute",
+                "cuStreamWaitValue64*",
+                "cuStreamWriteValue*",
+            ],
+        }],
     },
     Feature {
         name: "Graphs and capture",
-        behaviour: "capture in all modes, memory and conditional nodes, updates; nodes run one \
-                    after the other",
+        behaviour: "capture in all modes, kernels and memory as nodes, graphs in graphs; nodes \
+                    run one after the other",
         entries: &[
             graph::ENTRIES,
             graph::node::ENTRIES,
@@ -172,14 +257,42 @@ pub const FEATURES: [Feature; 13] = [
                 ],
             },
             RefusedFunctions {
-                why: "ways to change a node that has another one",
+                why: UNCALLED,
                 names: &[
-                    "cuGraphKernelNode*Attribute*",
-                    "cuGraphEvent*NodeSetEvent",
-                    "cuGraphExecEvent*NodeSetEvent",
+                    "cuGraphAddChildGraphNode",
+                    "cuGraphAddDependencies*",
+                    "cuGraphAddEvent*Node",
+                    "cuGraphAddHostNode",
+                    "cuGraphAddMemcpyNode",
+                    "cuGraphAddMemsetNode",
+                    "cuGraphClone",
+                    "cuGraphConditionalHandleCreate",
+                    "cuGraphDebugDotPrint",
+                    "cuGraphDestroyNode",
+                    "cuGraphEvent*",
                     "cuGraphExecChildGraphNodeSetParams",
+                    "cuGraphExecEvent*NodeSetEvent",
+                    "cuGraphExecGetFlags",
+                    "cuGraphExecHostNodeSetParams",
+                    "cuGraphExecKernelNodeSetParams*",
+                    "cuGraphExecMemcpyNodeSetParams",
+                    "cuGraphExecMemsetNodeSetParams",
                     "cuGraphExecNodeSetParams",
-                    "cuGraphNodeSetParams",
+                    "cuGraphExecUpdate*",
+                    "cuGraphGetEdges*",
+                    "cuGraphGetRootNodes",
+                    "cuGraphHostNode*",
+                    "cuGraphKernelNode*",
+                    "cuGraphMemFreeNodeGetParams",
+                    "cuGraphMemcpyNode*",
+                    "cuGraphMemsetNode*",
+                    "cuGraphNodeFindInClone",
+                    "cuGraphNodeGetDependen*",
+                    "cuGraphNodeGetEnabled",
+                    "cuGraphNodeSet*",
+                    "cuGraphRemoveDependencies*",
+                    "cuStreamGetCaptureInfo*",
+                    "cuStreamUpdateCaptureDependencies*",
                 ],
             },
         ],

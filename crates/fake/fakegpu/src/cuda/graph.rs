@@ -1,18 +1,14 @@
-//! Graphs: making, ordering, instantiating and launching them. The actions of single nodes are in
+//! Graphs: making, instantiating and launching them. The actions of single nodes are in
 //! `node`.
 
 use std::ffi::c_char;
 
-use sublet_driver_api::cuda::graph::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraphEdgeData, CUgraphExecUpdateResultInfo_v1,
-};
+use sublet_driver_api::cuda::graph::CUDA_GRAPH_INSTANTIATE_PARAMS;
 use sublet_driver_api::cuda::{
-    CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
-    CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED,
     CUDA_GRAPH_INSTANTIATE_ERROR, CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphNode,
 };
 
-use crate::cuda::arguments::{In, Out, Text};
+use crate::cuda::arguments::Out;
 use crate::cuda::{Handle, functions};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
@@ -20,7 +16,6 @@ use crate::driver::stream::queue::Id;
 
 pub(crate) mod capture;
 pub(crate) mod node;
-pub(crate) mod node_params;
 
 functions! {
     fn cuGraphCreate(graph: Out<Handle>, flags: u32) {
@@ -35,89 +30,9 @@ functions! {
         Session::open()?.drop_graph(graph)
     }
 
-    fn cuGraphClone(copy: Out<Handle>, graph: Handle) {
-        copy.check()?;
-        let mut session = Session::open()?;
-        let (id, originals) = session.clone_graph(graph)?;
-        for (original, node) in originals {
-            session.node_mut(node)?.copy_of = original;
-        }
-        copy.put(id)
-    }
-
-    fn cuGraphNodeFindInClone(found: Out<Handle>, original: Handle, copy: Handle) {
-        let session = Session::open()?;
-        for node in session.nodes_of(copy)? {
-            if session.node(*node)?.copy_of == original {
-                return found.put(*node);
-            }
-        }
-        Err(Code::INVALID_VALUE)
-    }
-
     fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
         let session = Session::open()?;
         list(session.nodes_of(graph)?, nodes, count)
-    }
-
-    fn cuGraphGetRootNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
-        let session = Session::open()?;
-        let all = session.nodes_of(graph)?.iter();
-        let is_root = |node: &&Id| session.node(**node).is_ok_and(|node| node.after.is_empty());
-        let roots: Vec<Id> = all.filter(is_root).copied().collect();
-        list(&roots, nodes, count)
-    }
-
-    fn cuGraphGetEdges_v2(graph: Handle, from: Out<Handle>, to: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
-        let session = Session::open()?;
-        let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
-        for node in session.nodes_of(graph)? {
-            for first in &session.node(*node)?.after {
-                firsts.push(*first);
-                seconds.push(*node);
-            }
-        }
-        if from.is_null() || to.is_null() {
-            return count.put(firsts.len());
-        }
-        let room = count.get()?;
-        list(&firsts, from, count)?;
-        count.put(room)?;
-        list(&seconds, to, count)?;
-        plain(data, count.get()?)
-    }
-
-    fn cuGraphNodeGetDependencies_v2(node: Handle, nodes: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
-        let session = Session::open()?;
-        let room = if data.is_null() { 0 } else { count.get()? };
-        list(&session.node(node)?.after, nodes, count)?;
-        plain(data, room.min(count.get()?))
-    }
-
-    fn cuGraphNodeGetDependentNodes_v2(node: Handle, nodes: Out<Handle>, data: Out<CUgraphEdgeData>, count: Out<usize>) {
-        let room = if data.is_null() { 0 } else { count.get()? };
-        let session = Session::open()?;
-        let graph = session.node(node)?.graph;
-        let is_after = |other: &&Id| {
-            let other = session.node(**other);
-            other.is_ok_and(|other| other.after.contains(&node))
-        };
-        let others = session.nodes_of(graph)?.iter();
-        let dependents: Vec<Id> = others.filter(is_after).copied().collect();
-        list(&dependents, nodes, count)?;
-        plain(data, room.min(count.get()?))
-    }
-
-    fn cuGraphAddDependencies_v2(graph: Handle, from: In<Handle>, to: In<Handle>, _data: In<CUgraphEdgeData>, count: usize) {
-        order(graph, from, to, count, true)
-    }
-
-    fn cuGraphRemoveDependencies_v2(graph: Handle, from: In<Handle>, to: In<Handle>, _data: In<CUgraphEdgeData>, count: usize) {
-        order(graph, from, to, count, false)
-    }
-
-    fn cuGraphDestroyNode(node: Handle) {
-        Session::open()?.drop_node(node)
     }
 
     fn cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: Out<Handle>, log: Out<c_char>, room: usize) {
@@ -144,28 +59,10 @@ functions! {
         given.hErrNode_out = CUgraphNode(0);
         given.result_out = match made {
             Ok(()) => CUDA_GRAPH_INSTANTIATE_SUCCESS,
-            Err(_) if Session::open()?.has_idle_condition(graph) => {
-                CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED
-            }
             Err(_) => CUDA_GRAPH_INSTANTIATE_ERROR,
         };
         params.put(given)?;
         made
-    }
-
-    fn cuGraphConditionalHandleCreate(handle: Out<u64>, graph: Handle, context: Handle, default: u32, flags: u32) {
-        handle.check()?;
-        let mut session = Session::open()?;
-        session.context(context)?;
-        if flags & !CU_GRAPH_COND_ASSIGN_DEFAULT != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let is_set = flags & CU_GRAPH_COND_ASSIGN_DEFAULT != 0;
-        handle.put(session.make_condition(graph, is_set.then_some(default))?)
-    }
-
-    fn cuGraphExecGetFlags(exec: Handle, flags: Out<u64>) {
-        flags.put(Session::open()?.exec(exec)?.flags)
     }
 
     fn cuGraphExecDestroy(exec: Handle) {
@@ -185,45 +82,11 @@ functions! {
         session.forbid_implicit(stream)?;
         session.launch(exec, stream)
     }
-
-    fn cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Out<CUgraphExecUpdateResultInfo_v1>) {
-        result.check()?;
-        let is_same = Session::open()?.update_exec(exec, graph)?;
-        result.put(CUgraphExecUpdateResultInfo_v1 {
-            result: if is_same {
-                CU_GRAPH_EXEC_UPDATE_SUCCESS
-            } else {
-                CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
-            },
-            ..CUgraphExecUpdateResultInfo_v1::default()
-        })?;
-        if is_same { Ok(()) } else { Err(Code::GRAPH_EXEC_UPDATE_FAILURE) }
-    }
-
-    fn cuGraphNodeSetEnabled(exec: Handle, node: Handle, enabled: u32) {
-        Session::open()?.set_step(exec, node, None, Some(enabled != 0))
-    }
-
-    fn cuGraphNodeGetEnabled(exec: Handle, node: Handle, enabled: Out<u32>) {
-        enabled.put(Session::open()?.is_step_enabled(exec, node)?.into())
-    }
-
-    fn cuGraphDebugDotPrint(graph: Handle, path: Text, _flags: u32) {
-        let session = Session::open()?;
-        let mut dot = String::from("digraph dot {\n");
-        for node in session.nodes_of(graph)? {
-            for first in &session.node(*node)?.after {
-                dot.push_str(&format!("\"{first:x}\" -> \"{node:x}\";\n"));
-            }
-        }
-        dot.push_str("}\n");
-        std::fs::write(path.string()?, dot).map_err(|_| Code::OPERATING_SYSTEM)
-    }
 }
 
 /// Writes a list, or only how long it is if the program does not want it. Places that it
 /// has too many are set to null.
-pub(crate) fn list(all: &[Id], places: Out<Handle>, count: Out<usize>) -> Answer {
+fn list(all: &[Id], places: Out<Handle>, count: Out<usize>) -> Answer {
     if places.is_null() {
         return count.put(all.len());
     }
@@ -231,23 +94,6 @@ pub(crate) fn list(all: &[Id], places: Out<Handle>, count: Out<usize>) -> Answer
     let padded = all.iter().copied().chain(std::iter::repeat(0)).take(room);
     places.put_all(padded)?;
     count.put(room.min(all.len()))
-}
-
-/// Edges of the ordinary kind, which are all that there are.
-fn plain(data: Out<CUgraphEdgeData>, count: usize) -> Answer {
-    if data.is_null() {
-        return Ok(());
-    }
-    data.put_all(std::iter::repeat_n(CUgraphEdgeData::default(), count))
-}
-
-fn order(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize, ordered: bool) -> Answer {
-    let mut session = Session::open()?;
-    session.nodes_of(graph)?;
-    for (first, second) in from.list(count)?.into_iter().zip(to.list(count)?) {
-        session.set_order(first, second, ordered)?;
-    }
-    Ok(())
 }
 
 fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Answer {
@@ -259,11 +105,7 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Answer {
     if flags & 4 != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
-    let mut session = Session::open()?;
-    if session.has_idle_condition(graph) {
-        return Err(Code::INVALID_VALUE);
-    }
-    exec.put(session.instantiate(graph, flags)?)
+    exec.put(Session::open()?.instantiate(graph, flags)?)
 }
 
 /// Uploads a new exec. If there is no room for its memory, the exec is removed again.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sublet_driver_api::cuda::CUresult;
 
-use crate::cuda::arguments::{Out, Text};
+use crate::cuda::arguments::Out;
 use crate::cuda::functions;
 use crate::driver::result::Code;
 use crate::driver::{self, Session};
@@ -35,10 +35,6 @@ functions! {
 
     fn cuGetErrorString(code: u32, name: Out<*const c_char>) {
         name.put(text(code)?)
-    }
-
-    fn cuProfilerInitialize(_config: Text, _output: Text, _mode: u32) {
-        Err(Code::NOT_SUPPORTED)
     }
 
     fn cuProfilerStart() {

@@ -5,11 +5,10 @@ use crate::cuda::{functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::memory::PITCH;
 use crate::driver::memory::ranges::Kind;
-use crate::driver::result::{Answer, Code};
+use crate::driver::result::Code;
 
 pub(crate) mod array;
 pub(crate) mod copy;
-pub(crate) mod copy_shape;
 pub(crate) mod fill;
 pub(crate) mod managed;
 pub(crate) mod physical;
@@ -87,12 +86,12 @@ functions! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        host_flags(address)?;
-        device.put(address)
-    }
-
-    fn cuMemHostGetFlags(flags: Out<u32>, address: u64) {
-        flags.put(host_flags(address)?)
+        let session = Session::open()?;
+        session.current()?;
+        match session.memory.ranges.at(address).map(|range| &range.kind) {
+            Some(Kind::Host | Kind::Registered) => device.put(address),
+            _ => Err(Code::INVALID_VALUE),
+        }
     }
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) {
@@ -102,19 +101,5 @@ functions! {
         base.put_if(range.start);
         size.put_if(range.size as usize);
         Ok(())
-    }
-}
-
-fn host_flags(address: u64) -> Answer<u32> {
-    let session = Session::open()?;
-    session.current()?;
-    let range = session
-        .memory
-        .ranges
-        .at(address)
-        .ok_or(Code::INVALID_VALUE)?;
-    match range.kind {
-        Kind::Host { flags } | Kind::Registered { flags } => Ok(flags),
-        _ => Err(Code::INVALID_VALUE),
     }
 }

@@ -2,15 +2,14 @@
 
 use std::ffi::c_void;
 
-use crate::cuda::arguments::{In, Out};
+use crate::cuda::arguments::Out;
 use crate::cuda::{Handle, functions};
 use crate::driver::Session;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::{Id, Lane};
-use crate::driver::stream::work::{Action, Callback, Work};
+use crate::driver::stream::work::{Action, Word, Work};
 
 pub(crate) mod event;
-pub(crate) mod wait;
 
 /// C's type of a callback that is told its stream and how things went.
 type StreamCallback = extern "C" fn(Handle, u32, *mut c_void);
@@ -67,22 +66,10 @@ functions! {
         session.issue(stream, Action::Wait(event)).map(drop)
     }
 
-    stream fn cuStreamGetFlags(handle: Handle, flags: Out<u32>) {
-        let mut session = Session::open()?;
-        let stream = session.stream(handle, PER_THREAD)?;
-        flags.put(session.streams.get(&stream).map_or(0, |facts| facts.flags))
-    }
-
-    stream fn cuStreamGetPriority(handle: Handle, priority: Out<i32>) {
-        let mut session = Session::open()?;
-        let stream = session.stream(handle, PER_THREAD)?;
-        priority.put(session.queues.get(stream).map_or(0, |stream| stream.priority))
-    }
-
     stream fn cuStreamGetId(handle: Handle, number: Out<u64>) {
         let mut session = Session::open()?;
         let stream = session.stream(handle, PER_THREAD)?;
-        number.put(session.streams.get(&stream).map_or(0, |facts| facts.number))
+        number.put((stream / 64) & 0xffff_ffff)
     }
 
     stream fn cuStreamGetCtx(handle: Handle, context: Out<Handle>) {
@@ -98,37 +85,6 @@ functions! {
         device.put(session.device_of(card))
     }
 
-    stream fn cuStreamSetAttribute(handle: Handle, attribute: u32, value: In<[u64; 8]>) {
-        let mut session = Session::open()?;
-        let stream = session.stream(handle, PER_THREAD)?;
-        check_attribute(attribute)?;
-        let value = value.get()?;
-        if let Some(facts) = session.streams.get_mut(&stream) {
-            facts.attributes.insert(attribute, value);
-        }
-        Ok(())
-    }
-
-    stream fn cuStreamGetAttribute(handle: Handle, attribute: u32, value: Out<[u64; 8]>) {
-        let mut session = Session::open()?;
-        let stream = session.stream(handle, PER_THREAD)?;
-        check_attribute(attribute)?;
-        let facts = session.streams.get(&stream);
-        let set = facts.and_then(|facts| facts.attributes.get(&attribute));
-        value.put(set.copied().unwrap_or([0; 8]))
-    }
-
-    stream fn cuStreamCopyAttributes(to: Handle, from: Handle) {
-        let mut session = Session::open()?;
-        let to = session.stream(to, PER_THREAD)?;
-        let from = session.stream(from, PER_THREAD)?;
-        let attributes = session.streams.get(&from).map(|facts| facts.attributes.clone());
-        if let (Some(facts), Some(attributes)) = (session.streams.get_mut(&to), attributes) {
-            facts.attributes = attributes;
-        }
-        Ok(())
-    }
-
     stream fn cuStreamAddCallback(handle: Handle, callback: Option<StreamCallback>, data: usize, flags: u32) {
         let callback = callback.ok_or(Code::INVALID_VALUE)?;
         if flags != 0 {
@@ -142,15 +98,16 @@ functions! {
         session.submit(stream, Lane::Host, 0, Work::Call(Box::new(call))).map(drop)
     }
 
-    stream fn cuLaunchHostFunc(handle: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: u64) {
-        let function = function.ok_or(Code::INVALID_VALUE)?;
+    stream fn cuStreamWaitValue32_v2(handle: Handle, address: u64, value: u32, flags: u32) {
         let mut session = Session::open()?;
         let stream = session.stream(handle, PER_THREAD)?;
+        if !session.memory.is_accessible(address, 4) || !address.is_multiple_of(4) {
+            return Err(Code::INVALID_VALUE);
+        }
         session.forbid_implicit(stream)?;
-        let callback = Callback { function, data };
-        session.issue(stream, Action::Call(callback)).map(drop)
+        let word = Word { address, value, flags };
+        session.issue(stream, Action::Poll(word)).map(drop)
     }
-
 }
 
 /// The error that ended a stream's context.
@@ -166,13 +123,5 @@ pub(crate) fn broken(session: &Session, stream: Id) -> Answer {
     {
         Some(code) => Err(code),
         None => Ok(()),
-    }
-}
-
-/// Access window, synchronisation policy, priority and memory domains.
-fn check_attribute(attribute: u32) -> Answer {
-    match attribute {
-        1 | 3 | 8 | 9 | 10 => Ok(()),
-        _ => Err(Code::INVALID_VALUE),
     }
 }

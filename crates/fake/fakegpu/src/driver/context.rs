@@ -2,12 +2,10 @@
 //! many others as it makes; each thread has a stack of them, the last one is current.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::thread::ThreadId;
 
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
-use crate::driver::stream::work::Mark;
 use crate::driver::{CURRENT, Driver, Session};
 
 pub(crate) mod green;
@@ -15,14 +13,10 @@ pub(crate) mod green;
 /// A context.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Its handle.
-    pub(crate) id: Id,
     /// The context that owns the objects made in it: itself, or a green context's primary one.
     pub(crate) home: Id,
     /// Its card.
     pub(crate) card: usize,
-    /// As it was made.
-    pub(crate) flags: u32,
     /// Is it its device's primary one?
     pub(crate) is_primary: bool,
     /// Its legacy default stream.
@@ -31,14 +25,8 @@ pub(crate) struct Context {
     pub(crate) threads: HashMap<ThreadId, Id>,
     /// Values set by `cuCtxSetLimit`, by the number of the limit.
     pub(crate) limits: HashMap<u32, usize>,
-    /// Preferred configuration of the cache.
-    pub(crate) cache: u32,
     /// Contexts whose memory it may use.
     pub(crate) peers: BTreeSet<Id>,
-    /// Marks that new streams have to wait for.
-    pub(crate) awaited: Vec<Arc<Mark>>,
-    /// The stream in which all others meet for an event; 0 before the first.
-    pub(crate) join_stream: Id,
     /// Number of times that the program must detach from it before it goes.
     pub(crate) usage: u32,
     /// Bytes of its card that the program made it set aside beyond the initial amount, by the
@@ -55,8 +43,6 @@ pub(crate) struct Primary {
     pub(crate) id: Id,
     /// Number of times that it is retained.
     pub(crate) n_users: u32,
-    /// Flags for the next time it is made.
-    pub(crate) flags: u32,
 }
 
 impl Driver {
@@ -99,39 +85,32 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let id = self.new_id();
-        self.open_context(id, card, flags, false)?;
+        self.open_context(id, card, false)?;
         Ok(id)
     }
 
-    fn open_context(&mut self, id: Id, card: usize, flags: u32, is_primary: bool) -> Answer {
+    fn open_context(&mut self, id: Id, card: usize, is_primary: bool) -> Answer {
         let charged = self.registration.open_context(card);
         charged.map_err(|_| Code::OUT_OF_MEMORY)?;
-        self.insert_context(id, id, card, flags, is_primary);
+        self.insert_context(id, id, card, is_primary);
         Ok(())
     }
 
     /// Opens a context on a part of a card. Its home context is there and pays.
-    pub(crate) fn open_part(&mut self, id: Id, card: usize, home: Id) -> Answer {
-        let flags = self.context(home)?.flags;
-        self.insert_context(id, home, card, flags, false);
-        Ok(())
+    pub(crate) fn open_part(&mut self, id: Id, card: usize, home: Id) {
+        self.insert_context(id, home, card, false);
     }
 
-    fn insert_context(&mut self, id: Id, home: Id, card: usize, flags: u32, is_primary: bool) {
+    fn insert_context(&mut self, id: Id, home: Id, card: usize, is_primary: bool) {
         let legacy = self.new_stream(id, card, true, 0, 0);
         let context = Context {
-            id,
             home,
             card,
-            flags,
             is_primary,
             legacy,
             threads: HashMap::new(),
             limits: HashMap::new(),
-            cache: 0,
             peers: BTreeSet::new(),
-            awaited: Vec::new(),
-            join_stream: 0,
             usage: 1,
             set_aside: HashMap::new(),
             broken: None,
@@ -146,9 +125,9 @@ impl Driver {
         if self.primaries[place].id == 0 {
             self.primaries[place].id = self.new_id();
         }
-        let Primary { id, flags, .. } = self.primaries[place];
+        let id = self.primaries[place].id;
         if !self.contexts.contains_key(&id) {
-            self.open_context(id, card, flags, true)?;
+            self.open_context(id, card, true)?;
         }
         self.primaries[place].n_users += 1;
         Ok(id)

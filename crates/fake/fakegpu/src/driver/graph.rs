@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::driver::Driver;
 use crate::driver::graph::child::is_of_memory;
-use crate::driver::graph::condition::{Condition, Conditional};
 use crate::driver::graph::exec::Exec;
 use crate::driver::result::{Answer, Code};
 use crate::driver::stream::queue::Id;
@@ -13,7 +12,6 @@ use crate::driver::stream::work::Action;
 mod address_reuse;
 pub(crate) mod capture;
 mod child;
-pub(crate) mod condition;
 pub(crate) mod exec;
 
 /// Action of a node.
@@ -23,8 +21,6 @@ pub(crate) enum Content {
     Action(Action),
     /// All that another graph does.
     Child(Id),
-    /// Actions of other graphs, if a condition allows them.
-    Conditional(Conditional),
 }
 
 /// A node.
@@ -36,12 +32,8 @@ pub(crate) struct Node {
     pub(crate) content: Content,
     /// Nodes it comes after.
     pub(crate) after: Vec<Id>,
-    /// Does it do anything?
-    pub(crate) is_enabled: bool,
-    /// The parameters as the program gave them, to be told again.
+    /// The parameters of a node that allocates, as the program gave them, to be told again.
     pub(crate) given: Vec<u64>,
-    /// The node that this one was cloned from; 0 for none.
-    pub(crate) copy_of: Id,
 }
 
 /// All graphs of a process.
@@ -49,10 +41,7 @@ pub(crate) struct Node {
 pub(crate) struct Graphs {
     graphs: BTreeMap<Id, Vec<Id>>,
     nodes: HashMap<Id, Node>,
-    /// Values that decide conditional nodes.
-    pub(crate) conditions: BTreeMap<Id, Condition>,
-    /// Graphs that belong to a node, with that node: the bodies of conditional nodes, and graphs
-    /// that were moved into another graph.
+    /// Graphs that were moved into another graph, with their node there.
     pub(crate) owned: HashMap<Id, Id>,
     pub(crate) execs: HashMap<Id, Exec>,
     /// Number of graphs and execs that have this memory of a node.
@@ -66,19 +55,16 @@ impl Content {
         use crate::driver::stream::work::Source;
         match self {
             Content::Child(_) => 4,
-            Content::Conditional(_) => 13,
             Content::Action(action) => match action {
                 Action::Kernel(_) => 0,
                 Action::Move(bytes) if matches!(bytes.from, Source::Pattern { .. }) => 2,
                 Action::Move(_) => 1,
-                Action::Call(_) => 3,
                 Action::Empty => 5,
                 Action::Wait(_) => 6,
                 Action::Record(_) => 7,
                 Action::Alloc(_) => 10,
                 Action::Free(_) => 11,
                 Action::Poll(_) => 12,
-                Action::Branch(_) => 13,
             },
         }
     }
@@ -92,7 +78,8 @@ impl Driver {
         id
     }
 
-    /// The nodes of a graph, in the order in which they were added.
+    /// The nodes of a graph, in the order in which they were added: each comes after all that it
+    /// shall come after.
     pub(crate) fn nodes_of(&self, graph: Id) -> Answer<&[Id]> {
         let nodes = self.graphs.graphs.get(&graph);
         nodes.map(Vec::as_slice).ok_or(Code::INVALID_VALUE)
@@ -133,9 +120,7 @@ impl Driver {
             graph,
             content,
             after: distinct,
-            is_enabled: true,
             given: Vec::new(),
-            copy_of: 0,
         };
         self.graphs.nodes.insert(id, node);
         if let Some(nodes) = self.graphs.graphs.get_mut(&graph) {
@@ -144,20 +129,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// Takes a node away, and every order it is in.
-    pub(crate) fn drop_node(&mut self, id: Id) -> Answer {
-        let graph = self.node(id)?.graph;
-        self.forbid_if_it_has_memory(graph)?;
-        if let Some(nodes) = self.graphs.graphs.get_mut(&graph) {
-            nodes.retain(|node| *node != id);
-        }
-        for other in self.nodes_of(graph)?.to_vec() {
-            self.node_mut(other)?.after.retain(|first| *first != id);
-        }
-        self.end_node(id)
-    }
-
-    /// Removes a node that is in no order any more, with its parts.
+    /// Removes a node of a graph that is gone, with its parts.
     fn end_node(&mut self, id: Id) -> Answer {
         let node = self.graphs.nodes.remove(&id).ok_or(Code::INVALID_VALUE)?;
         match node.content {
@@ -167,7 +139,6 @@ impl Driver {
                 self.graphs.owned.remove(&child);
                 self.drop_graph(child)?;
             }
-            Content::Conditional(conditional) => self.drop_conditional(&conditional)?,
         }
         Ok(())
     }
@@ -181,56 +152,7 @@ impl Driver {
         for node in nodes.ok_or(Code::INVALID_VALUE)? {
             self.end_node(node)?;
         }
-        let conditions = &mut self.graphs.conditions;
-        conditions.retain(|_, condition| condition.graph != graph);
         Ok(())
-    }
-
-    /// Adds or removes the order of two nodes.
-    pub(crate) fn set_order(&mut self, first: Id, second: Id, ordered: bool) -> Answer {
-        if self.node(first)?.graph != self.node(second)?.graph || first == second {
-            return Err(Code::INVALID_VALUE);
-        }
-        if !ordered {
-            self.forbid_if_it_has_memory(self.node(first)?.graph)?;
-        }
-        let after = &mut self.node_mut(second)?.after;
-        let known = after.contains(&first);
-        if known == ordered {
-            return Err(Code::INVALID_VALUE);
-        }
-        if ordered {
-            after.push(first);
-        } else {
-            after.retain(|node| *node != first);
-        }
-        Ok(())
-    }
-
-    /// The nodes such that each comes after those it shall come after.
-    pub(crate) fn sorted(&self, nodes: &[Id]) -> Answer<Vec<Id>> {
-        let mut order: Vec<Id> = Vec::with_capacity(nodes.len());
-        let mut placed = std::collections::HashSet::new();
-        let mut left: Vec<Id> = nodes.to_vec();
-        while !left.is_empty() {
-            let before = left.len();
-            let mut later = Vec::new();
-            for id in left {
-                let after = &self.node(id)?.after;
-                if after.iter().all(|other| placed.contains(other)) {
-                    placed.insert(id);
-                    order.push(id);
-                } else {
-                    later.push(id);
-                }
-            }
-            if later.len() == before {
-                // They wait for each other.
-                return Err(Code::INVALID_VALUE);
-            }
-            left = later;
-        }
-        Ok(order)
     }
 
     /// Does a graph or an exec have a node with this memory?

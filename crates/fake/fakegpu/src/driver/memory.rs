@@ -168,8 +168,8 @@ impl Driver {
             address_space::round_up(size, address_space::PAGE).ok_or(Code::OUT_OF_MEMORY)?;
         let start =
             address_space::allocate(whole, address_space::PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
-        let kind = Kind::Host { flags };
-        self.memory.ranges.insert(start, size, card, context, kind);
+        let ranges = &mut self.memory.ranges;
+        ranges.insert(start, size, card, context, Kind::Host);
         Ok(start)
     }
 
@@ -183,8 +183,8 @@ impl Driver {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
         let card = self.context(context)?.card;
-        let kind = Kind::Registered { flags };
-        self.memory.ranges.insert(start, size, card, context, kind);
+        let ranges = &mut self.memory.ranges;
+        ranges.insert(start, size, card, context, Kind::Registered);
         Ok(())
     }
 
@@ -192,7 +192,7 @@ impl Driver {
     pub(crate) fn unregister_host(&mut self, start: u64) -> Answer {
         self.current()?;
         match self.memory.ranges.starting(start).map(|range| &range.kind) {
-            Some(Kind::Registered { .. }) => {
+            Some(Kind::Registered) => {
                 self.memory.ranges.remove(start);
                 Ok(())
             }
@@ -218,13 +218,13 @@ impl Driver {
                 address_space::release(start, size.next_multiple_of(BLOCK));
                 self.registration.refund(card, charged);
             }
-            Kind::Host { .. } => {
+            Kind::Host => {
                 address_space::release(start, size.next_multiple_of(address_space::PAGE));
             }
             Kind::Pool { pool, .. } => self.give_to_pool(pool, start, size),
             Kind::Borrowed { mapping, .. } => address_space::release(mapping.0, mapping.1),
             Kind::External { part } => self.unmap_external(part),
-            Kind::Registered { .. } | Kind::Mapped { .. } | Kind::Imported => {}
+            Kind::Registered | Kind::Mapped { .. } | Kind::Imported => {}
         }
     }
 
@@ -315,7 +315,7 @@ impl Session {
             return Ok(());
         }
         let range = self.owned_at(start)?;
-        if !matches!(range.kind, Kind::Host { .. }) {
+        if !matches!(range.kind, Kind::Host) {
             return Err(Code::INVALID_VALUE);
         }
         self.finish_context(range.context);

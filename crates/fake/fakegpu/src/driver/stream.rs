@@ -3,8 +3,6 @@
 //! [`queue`] holds the order of the work and [`work`] its kinds; `worker` does it; [`event`] marks
 //! a place in it.
 
-use std::collections::HashMap;
-
 use crate::driver::Driver;
 use crate::driver::result::{Answer, Code};
 
@@ -20,17 +18,6 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// Streams have priorities from 0 (last) to this (first).
 pub(crate) const PRIORITY_FIRST: i32 = -5;
 
-/// Properties of a stream beside its work.
-#[derive(Debug, Clone)]
-pub(crate) struct StreamFacts {
-    /// As it was made.
-    pub(crate) flags: u32,
-    /// A number that no other stream ever has.
-    pub(crate) number: u64,
-    /// Values set by `cuStreamSetAttribute`, by the number of the attribute.
-    pub(crate) attributes: HashMap<u32, [u64; 8]>,
-}
-
 impl Driver {
     /// A stream by the handle that a program gave: 0 is the default stream of the kind
     /// that the function stands for, 1 the legacy one, 2 this thread's.
@@ -43,7 +30,7 @@ impl Driver {
                 Ok(self.context(context)?.legacy)
             }
             2 => self.thread_stream(),
-            id if self.streams.contains_key(&id) => {
+            id if self.streams.contains(&id) => {
                 let context = self.queues.get(id).map_or(0, |stream| stream.context);
                 let context = self
                     .contexts
@@ -64,7 +51,6 @@ impl Driver {
         }
         let stream = self.new_stream(id, context.card, false, 0, 0);
         self.context_mut(id)?.threads.insert(thread, stream);
-        self.hold_back(stream, id)?;
         Ok(stream)
     }
 
@@ -82,9 +68,7 @@ impl Driver {
         let card = self.context(context)?.card;
         // Priorities outside of the range are moved into it, says the manual.
         let priority = priority.clamp(PRIORITY_FIRST, 0);
-        let stream = self.new_stream(context, card, false, flags, priority);
-        self.hold_back(stream, context)?;
-        Ok(stream)
+        Ok(self.new_stream(context, card, false, flags, priority))
     }
 
     pub(crate) fn new_stream(
@@ -99,12 +83,7 @@ impl Driver {
         let ordered = flags & NON_BLOCKING == 0;
         let stream = Stream::new(context, card, legacy, ordered, priority);
         self.queues.insert(id, stream);
-        let facts = StreamFacts {
-            flags,
-            number: (id / 64) & 0xffff_ffff,
-            attributes: HashMap::new(),
-        };
-        self.streams.insert(id, facts);
+        self.streams.insert(id);
         id
     }
 
@@ -114,7 +93,7 @@ impl Driver {
             return Err(Code::CONTEXT_IS_DESTROYED);
         }
         let legacy = self.queues.get(id).is_some_and(|stream| stream.legacy);
-        if legacy || self.streams.remove(&id).is_none() {
+        if legacy || !self.streams.remove(&id) {
             return Err(Code::INVALID_HANDLE);
         }
         self.captures.abandon(id);
@@ -130,7 +109,7 @@ impl Driver {
         let gone: Vec<Id> = self
             .queues
             .iter()
-            .filter(|(id, stream)| stream.is_idle() && !self.streams.contains_key(id))
+            .filter(|(id, stream)| stream.is_idle() && !self.streams.contains(id))
             .map(|(id, _)| id)
             .collect();
         for id in gone {

@@ -50,10 +50,6 @@ functions! {
             bar1Used: 0,
         })
     }
-
-    fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, bits: Out<u32>) {
-        bits.write(card(device)?.product().bus_bits)
-    }
 }
 
 fn usage(device: nvmlDevice_t) -> Answer<CardUse> {

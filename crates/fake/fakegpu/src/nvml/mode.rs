@@ -3,9 +3,7 @@
 use sublet_driver_api::nvml::{
     NVML_COMPUTEMODE_DEFAULT, NVML_DEVICE_MIG_DISABLE, NVML_ERROR_INVALID_ARGUMENT,
     NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, NVML_FEATURE_DISABLED, NVML_FEATURE_ENABLED,
-    NVML_GPU_VIRTUALIZATION_MODE_NONE, NVML_RESTRICTED_API_SET_APPLICATION_CLOCKS,
-    NVML_RESTRICTED_API_SET_AUTO_BOOSTED_CLOCKS, nvmlComputeMode_t, nvmlDevice_t,
-    nvmlDeviceAttributes_t, nvmlEnableState_t, nvmlGpuVirtualizationMode_t, nvmlRestrictedAPI_t,
+    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t,
 };
 
 use super::exported::functions;
@@ -34,40 +32,6 @@ functions! {
     fn nvmlDeviceGetDisplayActive(device: nvmlDevice_t, is_active: Out<nvmlEnableState_t>) {
         card(device)?;
         is_active.write(NVML_FEATURE_DISABLED)
-    }
-
-    fn nvmlDeviceGetEccMode(
-        device: nvmlDevice_t,
-        current: Out<nvmlEnableState_t>,
-        pending: Out<nvmlEnableState_t>,
-    ) {
-        card(device)?;
-        current.check()?;
-        pending.check()?;
-        Err(NVML_ERROR_NOT_SUPPORTED)
-    }
-
-    fn nvmlDeviceGetVirtualizationMode(
-        device: nvmlDevice_t,
-        mode: Out<nvmlGpuVirtualizationMode_t>,
-    ) {
-        card(device)?;
-        mode.write(NVML_GPU_VIRTUALIZATION_MODE_NONE)
-    }
-
-    fn nvmlDeviceGetAPIRestriction(
-        device: nvmlDevice_t,
-        kind: nvmlRestrictedAPI_t,
-        is_restricted: Out<nvmlEnableState_t>,
-    ) {
-        card(device)?;
-        match kind {
-            NVML_RESTRICTED_API_SET_APPLICATION_CLOCKS => {
-                is_restricted.write(NVML_FEATURE_ENABLED)
-            }
-            NVML_RESTRICTED_API_SET_AUTO_BOOSTED_CLOCKS => Err(NVML_ERROR_NOT_SUPPORTED),
-            _ => Err(NVML_ERROR_INVALID_ARGUMENT),
-        }
     }
 
     fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: Out<u32>, pending: Out<u32>) {
@@ -106,24 +70,5 @@ functions! {
     ) {
         card(instance)?;
         Err(NVML_ERROR_INVALID_ARGUMENT)
-    }
-
-    /// `nvml.h` says that it is for instances only.
-    fn nvmlDeviceGetAttributes(
-        device: nvmlDevice_t,
-        attributes: Out<nvmlDeviceAttributes_t>,
-    ) {
-        card(device)?;
-        attributes.check()?;
-        Err(NVML_ERROR_NOT_SUPPORTED)
-    }
-
-    fn nvmlDeviceGetAttributes_v2(
-        device: nvmlDevice_t,
-        attributes: Out<nvmlDeviceAttributes_t>,
-    ) {
-        card(device)?;
-        attributes.check()?;
-        Err(NVML_ERROR_NOT_SUPPORTED)
     }
 }

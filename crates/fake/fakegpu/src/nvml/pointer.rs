@@ -64,11 +64,6 @@ impl<T: Copy> Out<T> {
         Out(self.0.wrapping_add(index))
     }
 
-    /// Returns a pointer to the beginning of its target.
-    pub(super) fn beginning<U>(self) -> Out<U> {
-        Out(self.0.cast())
-    }
-
     /// Fills an array of at most `room` values.
     pub(super) fn fill(self, room: usize, values: &[T]) -> Answer {
         for (index, value) in values.iter().take(room).enumerate() {

@@ -4,19 +4,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sublet_driver_api::nvml::{
-    NVML_CLOCK_COUNT, NVML_CLOCK_ID_CURRENT, NVML_CLOCK_ID_CUSTOMER_BOOST_MAX, NVML_CLOCK_MEM,
-    NVML_CLOCK_VIDEO, NVML_ERROR_ARGUMENT_VERSION_MISMATCH, NVML_ERROR_INVALID_ARGUMENT,
-    NVML_ERROR_NOT_SUPPORTED, NVML_FEATURE_ENABLED, NVML_FI_DEV_MEMORY_TEMP,
+    NVML_CLOCK_COUNT, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO, NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED, NVML_FI_DEV_MEMORY_TEMP,
     NVML_FI_DEV_NVLINK_LINK_COUNT, NVML_FI_DEV_PCIE_REPLAY_COUNTER, NVML_FI_DEV_POWER_AVERAGE,
     NVML_FI_DEV_POWER_CURRENT_LIMIT, NVML_FI_DEV_POWER_DEFAULT_LIMIT, NVML_FI_DEV_POWER_INSTANT,
     NVML_FI_DEV_POWER_MAX_LIMIT, NVML_FI_DEV_POWER_MIN_LIMIT, NVML_FI_DEV_POWER_REQUESTED_LIMIT,
-    NVML_FI_MAX, NVML_PSTATE_0, NVML_SUCCESS, NVML_TEMPERATURE_GPU,
-    NVML_TEMPERATURE_THRESHOLD_GPU_MAX, NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
-    NVML_TEMPERATURE_THRESHOLD_SHUTDOWN, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-    NVML_VALUE_TYPE_UNSIGNED_INT, nvmlClockId_t, nvmlClockType_t, nvmlClocksEventReasonGpuIdle,
-    nvmlClocksEventReasonNone, nvmlDevice_t, nvmlEnableState_t, nvmlFieldValue_t, nvmlPstates_t,
-    nvmlReturn_t, nvmlTemperature_v1, nvmlTemperature_v1_t, nvmlTemperatureSensors_t,
-    nvmlTemperatureThresholds_t, nvmlValue_t,
+    NVML_FI_MAX, NVML_PSTATE_0, NVML_SUCCESS, NVML_TEMPERATURE_GPU, NVML_VALUE_TYPE_UNSIGNED_INT,
+    nvmlClockType_t, nvmlDevice_t, nvmlFieldValue_t, nvmlPstates_t, nvmlReturn_t,
+    nvmlTemperature_v1, nvmlTemperature_v1_t, nvmlTemperatureSensors_t, nvmlValue_t,
 };
 
 use super::exported::{Answer, functions};
@@ -59,35 +54,11 @@ functions! {
         wanted.write(asked)
     }
 
-    fn nvmlDeviceGetTemperatureThreshold(
-        device: nvmlDevice_t,
-        threshold: nvmlTemperatureThresholds_t,
-        degrees: Out<u32>,
-    ) {
-        card(device)?;
-        degrees.write(match threshold {
-            NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => 95,
-            NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => 92,
-            NVML_TEMPERATURE_THRESHOLD_MEM_MAX => 95,
-            NVML_TEMPERATURE_THRESHOLD_GPU_MAX => 88,
-            _ => return Err(NVML_ERROR_NOT_SUPPORTED),
-        })
-    }
-
     fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, milliwatts: Out<u32>) {
         milliwatts.write(power(&card(device)?))
     }
 
-    fn nvmlDeviceGetPowerManagementMode(device: nvmlDevice_t, mode: Out<nvmlEnableState_t>) {
-        card(device)?;
-        mode.write(NVML_FEATURE_ENABLED)
-    }
-
     fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, milliwatts: Out<u32>) {
-        milliwatts.write(limit(&card(device)?))
-    }
-
-    fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, milliwatts: Out<u32>) {
         milliwatts.write(limit(&card(device)?))
     }
 
@@ -95,23 +66,7 @@ functions! {
         milliwatts.write(limit(&card(device)?))
     }
 
-    fn nvmlDeviceGetPowerManagementLimitConstraints(
-        device: nvmlDevice_t,
-        least: Out<u32>,
-        most: Out<u32>,
-    ) {
-        let card = card(device)?;
-        most.check()?;
-        least.write(least_limit(&card))?;
-        most.write(limit(&card))
-    }
-
     fn nvmlDeviceGetPerformanceState(device: nvmlDevice_t, state: Out<nvmlPstates_t>) {
-        card(device)?;
-        state.write(NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<nvmlPstates_t>) {
         card(device)?;
         state.write(NVML_PSTATE_0)
     }
@@ -126,67 +81,12 @@ functions! {
         mhz.write(highest_clock(&card, kind)?)
     }
 
-    fn nvmlDeviceGetClock(
-        device: nvmlDevice_t,
-        kind: nvmlClockType_t,
-        which: nvmlClockId_t,
-        mhz: Out<u32>,
-    ) {
-        let card = card(device)?;
-        mhz.write(match which {
-            NVML_CLOCK_ID_CURRENT => clock(&card, kind)?,
-            NVML_CLOCK_ID_CUSTOMER_BOOST_MAX => highest_clock(&card, kind)?,
-            _ => return Err(NVML_ERROR_NOT_SUPPORTED),
-        })
-    }
-
-    fn nvmlDeviceGetMaxCustomerBoostClock(
-        device: nvmlDevice_t,
-        kind: nvmlClockType_t,
-        mhz: Out<u32>,
-    ) {
-        let card = card(device)?;
-        mhz.write(highest_clock(&card, kind)?)
-    }
-
-    fn nvmlDeviceGetCurrentClocksEventReasons(device: nvmlDevice_t, reasons: Out<u64>) {
-        reasons.write(reasons_of(&card(device)?))
-    }
-
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: nvmlDevice_t, reasons: Out<u64>) {
-        reasons.write(reasons_of(&card(device)?))
-    }
-
-    fn nvmlDeviceGetSupportedClocksEventReasons(device: nvmlDevice_t, reasons: Out<u64>) {
-        card(device)?;
-        reasons.write(nvmlClocksEventReasonGpuIdle.into())
-    }
-
-    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: nvmlDevice_t, reasons: Out<u64>) {
-        card(device)?;
-        reasons.write(nvmlClocksEventReasonGpuIdle.into())
-    }
-
     fn nvmlDeviceGetEncoderUtilization(device: nvmlDevice_t, percent: Out<u32>, us: Out<u32>) {
         unused_engine(device, percent, us)
     }
 
     fn nvmlDeviceGetDecoderUtilization(device: nvmlDevice_t, percent: Out<u32>, us: Out<u32>) {
         unused_engine(device, percent, us)
-    }
-
-    fn nvmlDeviceGetJpgUtilization(device: nvmlDevice_t, percent: Out<u32>, us: Out<u32>) {
-        unused_engine(device, percent, us)
-    }
-
-    fn nvmlDeviceGetOfaUtilization(device: nvmlDevice_t, percent: Out<u32>, us: Out<u32>) {
-        unused_engine(device, percent, us)
-    }
-
-    /// Data-centre cards are cooled from outside.
-    fn nvmlDeviceGetNumFans(device: nvmlDevice_t, n_fans: Out<u32>) {
-        card(device)?;
-        n_fans.write(0)
     }
 
     /// Each value has its own code; the whole succeeds if the list can be read.
@@ -256,14 +156,6 @@ fn clock(card: &Card, kind: nvmlClockType_t) -> Answer<u32> {
         Ok(highest)
     } else {
         Ok(IDLE_MHZ)
-    }
-}
-
-fn reasons_of(card: &Card) -> u64 {
-    if card.percent_busy() == 0 {
-        nvmlClocksEventReasonGpuIdle.into()
-    } else {
-        nvmlClocksEventReasonNone.into()
     }
 }
 

@@ -1,12 +1,9 @@
-//! Starting and ending, versions, names of errors and of processes, and units: functions that
-//! concern no single card.
+//! Starting and ending, versions, names of errors and of processes: functions that concern no
+//! single card.
 
 use std::ffi::{CStr, c_char, c_void};
 
-use sublet_driver_api::nvml::{
-    NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t,
-    nvmlUnit_t,
-};
+use sublet_driver_api::nvml::{NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t};
 
 use super::exported::{Exported, functions};
 use super::library;
@@ -49,12 +46,6 @@ functions! {
         version.write(length, DRIVER)
     }
 
-    /// Needs no start in the real library either.
-    fn nvmlSystemGetNVMLVersion(version: Text, length: u32) {
-        // Its interface's number and the driver's version.
-        version.write(length, &format!("{}.{DRIVER}", CUDA_VERSION / 1000))
-    }
-
     fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
         version.write(CUDA_VERSION)
     }
@@ -74,31 +65,6 @@ functions! {
             first = file("comm").map_err(|_| NVML_ERROR_NOT_FOUND)?;
         }
         name.write_start(length, String::from_utf8_lossy(&first).trim_end())
-    }
-
-    fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: Out<c_void>) {
-        library::machine()?;
-        count.write(0)
-    }
-
-    fn nvmlUnitGetCount(count: Out<u32>) {
-        library::machine()?;
-        count.write(0)
-    }
-
-    fn nvmlUnitGetHandleByIndex(_index: u32, _unit: Out<nvmlUnit_t>) {
-        library::machine()?;
-        Err(NVML_ERROR_INVALID_ARGUMENT)
-    }
-
-    fn nvmlGetExcludedDeviceCount(count: Out<u32>) {
-        library::machine()?;
-        count.write(0)
-    }
-
-    fn nvmlGetBlacklistDeviceCount(count: Out<u32>) {
-        library::machine()?;
-        count.write(0)
     }
 }
 

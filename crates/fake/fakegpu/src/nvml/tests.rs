@@ -33,9 +33,7 @@ fn ours(param: &str) -> String {
 
 fn value(kind: &str) -> String {
     match kind {
-        "unsigned int" | "nvmlBusType_t" | "nvmlAffinityScope_t" | "nvmlDeviceArchitecture_t" => {
-            "u32"
-        }
+        "unsigned int" | "nvmlAffinityScope_t" => "u32",
         "int" => "i32",
         "unsigned long" | "unsigned long long" => "u64",
         // Names without a version, and a struct that is never filled.
@@ -43,9 +41,8 @@ fn value(kind: &str) -> String {
         "nvmlProcessDetailList_t" => "nvmlProcessDetailList_v1_t",
         "nvmlProcessesUtilizationInfo_t" => "nvmlProcessesUtilizationInfo_v1_t",
         "nvmlUUID_t" => "nvmlUUID_v1_t",
-        "nvmlPciInfoExt_t" => "nvmlPciInfoExt_v1_t",
         "nvmlTemperature_t" => "nvmlTemperature_v1_t",
-        "nvmlHwbcEntry_t" | "void" => "c_void",
+        "void" => "c_void",
         other => other,
     }
     .to_owned()
@@ -62,7 +59,7 @@ fn functions_are_the_headers() {
         // The rest of the row is a name and a type; the type alone decides.
         assert_eq!(exported.params, expected(row.params), "{symbol}");
     }
-    assert!(seen.len() > 100, "{} functions", seen.len());
+    assert!(seen.len() > 75, "{} functions", seen.len());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Green contexts, the parts of cards that they are made of, and events of whole contexts.
+//! Green contexts, and the parts of cards that they are made of.
 
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::{Handle, functions, outside_capture};
@@ -70,17 +70,12 @@ impl Resource {
 functions! {
     fn cuDeviceGetDevResource(device: i32, resource: Out<Resource>, kind: u32) {
         let session = Session::open()?;
-        tell(&session, session.whole(device)?, resource, kind)
-    }
-
-    fn cuCtxGetDevResource(context: Handle, resource: Out<Resource>, kind: u32) {
-        let session = Session::open()?;
-        tell(&session, session.part_of(context)?, resource, kind)
-    }
-
-    fn cuGreenCtxGetDevResource(green: Handle, resource: Out<Resource>, kind: u32) {
-        let session = Session::open()?;
-        tell(&session, session.green(green)?.part, resource, kind)
+        let part = session.whole(device)?;
+        resource.check()?;
+        if kind != SM {
+            return Err(Code::INVALID_RESOURCE_TYPE);
+        }
+        resource.put(Resource::of(&session, part)?)
     }
 
     fn cuDevSmResourceSplitByCount(result: Out<Resource>, count: Out<u32>, input: In<Resource>, remaining: Out<Resource>, flags: u32, fewest: u32) {
@@ -109,13 +104,6 @@ functions! {
         context.put(Session::open()?.green(green)?.context)
     }
 
-    fn cuGreenCtxGetId(green: Handle, number: Out<u64>) {
-        let session = Session::open()?;
-        let green = if green == 0 { session.current_green()? } else { green };
-        session.green(green)?;
-        number.put((green / 64) & 0xffff_ffff)
-    }
-
     fn cuGreenCtxStreamCreate(stream: Out<Handle>, green: Handle, flags: u32, priority: i32) {
         stream.check()?;
         let mut session = Session::open()?;
@@ -128,47 +116,16 @@ functions! {
 
     stream fn cuStreamGetCtx_v2(handle: Handle, context: Out<Handle>, green: Out<Handle>) {
         context.check()?;
-        let (regular, part) = contexts_of(handle, PER_THREAD)?;
-        green.put_if(part);
-        context.put(regular)
-    }
-
-    fn cuStreamGetGreenCtx(handle: Handle, green: Out<Handle>) {
-        let (_, part) = contexts_of(handle, false)?;
-        green.put(part)
-    }
-
-    fn cuGreenCtxRecordEvent(green: Handle, event: Handle) {
         let mut session = Session::open()?;
-        let context = session.green(green)?.context;
-        record(&mut session, context, event)
+        let is_of_thread = handle == 2 || (handle == 0 && PER_THREAD);
+        if is_of_thread && top().is_some_and(|top| session.greens.of(top) != 0) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let stream = session.stream(handle, PER_THREAD)?;
+        let of = session.queues.get(stream).map_or(0, |stream| stream.context);
+        green.put_if(session.greens.of(of));
+        context.put(session.home(of))
     }
-
-    fn cuGreenCtxWaitEvent(green: Handle, event: Handle) {
-        let mut session = Session::open()?;
-        let context = session.green(green)?.context;
-        wait(&mut session, context, event)
-    }
-
-    fn cuCtxRecordEvent(context: Handle, event: Handle) {
-        let mut session = Session::open()?;
-        let context = session.context(context)?.id;
-        record(&mut session, context, event)
-    }
-
-    fn cuCtxWaitEvent(context: Handle, event: Handle) {
-        let mut session = Session::open()?;
-        let context = session.context(context)?.id;
-        wait(&mut session, context, event)
-    }
-}
-
-fn tell(session: &Session, part: Part, resource: Out<Resource>, kind: u32) -> Answer {
-    resource.check()?;
-    if kind != SM {
-        return Err(Code::INVALID_RESOURCE_TYPE);
-    }
-    resource.put(Resource::of(session, part)?)
 }
 
 fn split(
@@ -215,27 +172,4 @@ fn split(
     remaining.put_if(Resource::of(&session, part(rest, split))?);
     result.put_all(std::iter::repeat_n(group, n_groups as usize))?;
     count.put(n_groups)
-}
-
-/// The ordinary context of a stream, and its green one if it has one.
-fn contexts_of(handle: Handle, per_thread: bool) -> Answer<(Handle, Handle)> {
-    let mut session = Session::open()?;
-    let is_of_thread = handle == 2 || (handle == 0 && per_thread);
-    if is_of_thread && top().is_some_and(|top| session.greens.of(top) != 0) {
-        return Err(Code::INVALID_HANDLE);
-    }
-    let stream = session.stream(handle, per_thread)?;
-    let stream = session.queues.get(stream);
-    let context = stream.map_or(0, |stream| stream.context);
-    Ok((session.home(context), session.greens.of(context)))
-}
-
-fn record(session: &mut Session, context: Handle, event: Handle) -> Answer {
-    session.forbid_if_any_captured(context)?;
-    session.record_in_context(context, event)
-}
-
-fn wait(session: &mut Session, context: Handle, event: Handle) -> Answer {
-    session.forbid_if_any_captured(context)?;
-    session.wait_in_context(context, event)
 }

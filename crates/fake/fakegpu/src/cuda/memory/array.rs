@@ -2,20 +2,19 @@
 
 use sublet_driver_api::Zeroed;
 use sublet_driver_api::cuda::memory::{
-    CUDA_ARRAY_DESCRIPTOR_v2, CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, CUDA_ARRAY_SPARSE_PROPERTIES_v1,
-    CUDA_ARRAY3D_DESCRIPTOR_v2, CUarrayMapInfo_miptail, CUarrayMapInfo_sparseLevel,
-    CUarrayMapInfo_v1,
+    CUDA_ARRAY_DESCRIPTOR_v2, CUDA_ARRAY_MEMORY_REQUIREMENTS_v1, CUDA_ARRAY3D_DESCRIPTOR_v2,
+    CUarrayMapInfo_miptail, CUarrayMapInfo_sparseLevel, CUarrayMapInfo_v1,
 };
 use sublet_driver_api::cuda::{
     CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL, CU_MEM_OPERATION_TYPE_MAP,
-    CU_MEM_OPERATION_TYPE_UNMAP, CUarray_format,
+    CU_MEM_OPERATION_TYPE_UNMAP,
 };
 
 use crate::cuda::arguments::{In, Out};
 use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
 use crate::driver::memory::address_space::BLOCK;
-use crate::driver::memory::array::{DEFERRED, SPARSE, Shape, TILE};
+use crate::driver::memory::array::{DEFERRED, Shape, TILE};
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::retained::Tile;
 use crate::driver::stream::queue::Id;
@@ -50,42 +49,6 @@ functions! {
 
     fn cuMipmappedArrayDestroy(handle: Handle) {
         destroy(handle, true)
-    }
-
-    fn cuMipmappedArrayGetLevel(level: Out<Handle>, handle: Handle, number: u32) {
-        let session = Session::open()?;
-        let levels = &session.array(handle)?.levels;
-        level.put(*levels.get(number as usize).ok_or(Code::INVALID_VALUE)?)
-    }
-
-    fn cuArrayGetDescriptor_v2(described: Out<CUDA_ARRAY_DESCRIPTOR_v2>, handle: Handle) {
-        let shape = Session::open()?.array(handle)?.shape;
-        described.put(CUDA_ARRAY_DESCRIPTOR_v2 {
-            Width: shape.width as usize,
-            Height: shape.height as usize,
-            Format: CUarray_format(shape.format),
-            NumChannels: shape.n_channels,
-        })
-    }
-
-    fn cuArray3DGetDescriptor_v2(described: Out<CUDA_ARRAY3D_DESCRIPTOR_v2>, handle: Handle) {
-        let shape = Session::open()?.array(handle)?.shape;
-        described.put(CUDA_ARRAY3D_DESCRIPTOR_v2 {
-            Width: shape.width as usize,
-            Height: shape.height as usize,
-            Depth: shape.depth as usize,
-            Format: CUarray_format(shape.format),
-            NumChannels: shape.n_channels,
-            Flags: shape.flags,
-        })
-    }
-
-    fn cuArrayGetSparseProperties(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) {
-        sparse(wanted, handle)
-    }
-
-    fn cuMipmappedArrayGetSparseProperties(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) {
-        sparse(wanted, handle)
     }
 
     stream fn cuMemMapArrayAsync(list: In<CUarrayMapInfo_v1>, count: u32, stream: Handle) {
@@ -136,7 +99,7 @@ fn create(handle: Out<Handle>, n_levels: u32, shape: Shape) -> Answer {
 fn destroy(handle: Handle, is_mipmapped: bool) -> Answer {
     let mut session = outside_capture()?;
     let array = session.array(handle)?;
-    if array.levels.is_empty() == is_mipmapped {
+    if array.is_mipmapped != is_mipmapped {
         return Err(Code::INVALID_HANDLE);
     }
     let context = array.context;
@@ -156,21 +119,6 @@ fn requirements(
     wanted.put(CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 {
         size: size.next_multiple_of(BLOCK) as usize,
         alignment: BLOCK as usize,
-        ..Zeroed::ZERO
-    })
-}
-
-fn sparse(wanted: Out<CUDA_ARRAY_SPARSE_PROPERTIES_v1>, handle: Handle) -> Answer {
-    let session = Session::open()?;
-    let array = session.array(handle)?;
-    if array.shape.flags & SPARSE == 0 {
-        return Err(Code::INVALID_VALUE);
-    }
-    wanted.put(CUDA_ARRAY_SPARSE_PROPERTIES_v1 {
-        tileExtent: array.shape.tile()?,
-        // No level is too small here: each has at least one tile.
-        miptailFirstLevel: array.levels.len() as u32,
-        miptailSize: 0,
         ..Zeroed::ZERO
     })
 }

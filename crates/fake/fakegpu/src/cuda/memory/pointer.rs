@@ -20,34 +20,6 @@ functions! {
         tell(&session, range, attribute, address, value)
     }
 
-    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, values: In<Out<u64>>, address: u64) {
-        let session = Session::open()?;
-        session.current()?;
-        let attributes = attributes.list(count as usize)?;
-        let values = values.list(count as usize)?;
-        let range = session.memory.ranges.at(address);
-        for (attribute, value) in attributes.into_iter().zip(values) {
-            match range {
-                Some(range) => match tell(&session, range, attribute, address, value) {
-                    // This form writes nothing where the other one fails.
-                    Err(Code::INVALID_VALUE | Code::NOT_SUPPORTED) => nothing(attribute, value)?,
-                    result => result?,
-                },
-                None => nothing(attribute, value)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn cuPointerSetAttribute(value: In<u32>, attribute: u32, address: u64) {
-        let session = Session::open()?;
-        session.current()?;
-        let range = session.memory.ranges.at(address).ok_or(Code::INVALID_VALUE)?;
-        value.get()?;
-        // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set, and here every copy keeps to it.
-        if attribute == 6 && range.kind.is_on_card() { Ok(()) } else { Err(Code::INVALID_VALUE) }
-    }
-
     fn cuMemRangeGetAttribute(value: Out<i32>, size: usize, attribute: u32, address: u64, count: usize) {
         advice(value, size, attribute, address, count)
     }
@@ -104,17 +76,6 @@ fn tell(driver: &Driver, range: &Range, attribute: u32, address: u64, value: Out
         18 => value.put(range.size),
         19 => value.put(range.start),
         20 => value.put(range.number),
-        _ => Err(Code::INVALID_VALUE),
-    }
-}
-
-/// Answers for an unknown address.
-fn nothing(attribute: u32, value: Out<u64>) -> Answer {
-    match attribute {
-        2 | 6 | 16 => value.cast::<u32>().put(0),
-        9 => value.cast::<i32>().put(-2),
-        8 | 10 | 13 | 15 | 21 => value.cast::<u8>().put(0),
-        1 | 3..=5 | 7 | 11 | 12 | 14 | 17..=20 => value.put(0),
         _ => Err(Code::INVALID_VALUE),
     }
 }

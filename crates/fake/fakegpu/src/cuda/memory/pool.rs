@@ -5,7 +5,7 @@ use sublet_driver_api::cuda::memory::{CUmemAccessDesc_v1, CUmemLocation_v1, CUme
 use sublet_driver_api::cuda::{CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE};
 
 use crate::cuda::arguments::{In, Out};
-use crate::cuda::graph::node_params::remember;
+use crate::cuda::graph::node::remember;
 use crate::cuda::memory::physical::location;
 use crate::cuda::{Handle, functions};
 use crate::driver::Session;

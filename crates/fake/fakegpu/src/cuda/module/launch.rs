@@ -48,13 +48,13 @@ fn launch(
     let mut session = Session::open()?;
     let stream = session.stream(stream, per_thread)?;
     session.forbid_implicit(stream)?;
-    let kernel = plan(&mut session, function, grid, shared, stream, arguments)?;
+    let kernel = plan(&session, function, grid, shared, stream, arguments)?;
     session.issue(stream, Action::Kernel(kernel)).map(drop)
 }
 
 /// Returns the work of a launch, if it is possible.
 pub(crate) fn plan(
-    session: &mut Session,
+    session: &Session,
     function: Handle,
     grid: [u32; 6],
     shared: u32,
@@ -64,7 +64,7 @@ pub(crate) fn plan(
     let known = session.known_function(function)?;
     let card = session.queues.get(stream).map_or(0, |stream| stream.card);
     check(&session.product(card).multiprocessor(), grid, shared)?;
-    let params = known.declared.params.clone();
+    let params = &known.declared.params;
     session.kernel(function, stream, |number| {
         let (offset, size) = *params.get(number)?;
         arguments.value(number, offset, size)

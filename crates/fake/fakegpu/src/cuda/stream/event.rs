@@ -3,8 +3,9 @@
 use crate::cuda::arguments::Out;
 use crate::cuda::{Handle, functions, outside_capture};
 use crate::driver::Session;
-use crate::driver::result::{Answer, Code};
-use crate::driver::stream::work::Action;
+use crate::driver::result::Code;
+use crate::driver::stream::queue::Stream;
+use crate::driver::stream::work::{Action, Work};
 
 functions! {
     fn cuEventCreate(handle: Out<Handle>, flags: u32) {
@@ -19,11 +20,15 @@ functions! {
     }
 
     stream fn cuEventRecord(event: Handle, stream: Handle) {
-        record(event, stream, PER_THREAD, 0)
-    }
-
-    stream fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: u32) {
-        record(event, stream, PER_THREAD, flags)
+        let mut session = Session::open()?;
+        let stream = session.stream(stream, PER_THREAD)?;
+        let context = session.event(event)?.context;
+        let elsewhere = |it: &Stream<Work>| session.home(it.context) != context;
+        if session.queues.get(stream).is_some_and(elsewhere) {
+            return Err(Code::INVALID_HANDLE);
+        }
+        session.forbid_implicit(stream)?;
+        session.issue(stream, Action::Record(event)).map(drop)
     }
 
     fn cuEventQuery(event: Handle) {
@@ -51,22 +56,4 @@ functions! {
     fn cuEventElapsedTime_v2(milliseconds: Out<f32>, from: Handle, to: Handle) {
         milliseconds.put(Session::open()?.elapsed(from, to)?)
     }
-}
-
-fn record(event: Handle, stream: Handle, per_thread: bool, flags: u32) -> Answer {
-    if flags > 1 {
-        return Err(Code::INVALID_VALUE);
-    }
-    let mut session = Session::open()?;
-    let stream = session.stream(stream, per_thread)?;
-    let context = session.event(event)?.context;
-    if session
-        .queues
-        .get(stream)
-        .is_some_and(|stream| session.home(stream.context) != context)
-    {
-        return Err(Code::INVALID_HANDLE);
-    }
-    session.forbid_implicit(stream)?;
-    session.issue(stream, Action::Record(event)).map(drop)
 }

@@ -6,13 +6,9 @@
 //! limit of the fake.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
-use crate::driver::context::top;
 use crate::driver::result::{Answer, Code};
-use crate::driver::stream::NON_BLOCKING;
-use crate::driver::stream::queue::{Id, Lane};
-use crate::driver::stream::work::{Action, Mark, Work};
+use crate::driver::stream::queue::Id;
 use crate::driver::{Driver, Session};
 use crate::product::Multiprocessor;
 
@@ -35,16 +31,16 @@ pub(crate) struct Part {
 pub(crate) struct Green {
     /// Its ordinary context.
     pub(crate) context: Id,
-    /// Its multiprocessors.
-    pub(crate) part: Part,
+    /// `CUdevice`.
+    device: i32,
 }
 
 /// All green contexts of a process, and their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Greens {
     by_id: BTreeMap<Id, Green>,
-    /// Parts that `cuDevResourceGenerateDesc` put together.
-    descriptions: HashMap<Id, Part>,
+    /// Devices of the parts that `cuDevResourceGenerateDesc` put together.
+    descriptions: HashMap<Id, i32>,
     /// Streams of green contexts that are gone.
     lost_streams: BTreeSet<Id>,
     n_splits: u32,
@@ -82,27 +78,10 @@ impl Driver {
         Ok(self.product(self.card_of(device)?).multiprocessor())
     }
 
-    /// The multiprocessors of a context.
-    pub(crate) fn part_of(&self, context: Id) -> Answer<Part> {
-        let known = self.context(context)?;
-        match self.greens.by_id.get(&self.greens.of(known.id)) {
-            Some(green) => Ok(green.part),
-            None => self.whole(self.device_of(known.card)),
-        }
-    }
-
     /// A green context by its handle.
     pub(crate) fn green(&self, id: Id) -> Answer<Green> {
         let green = self.greens.by_id.get(&id);
         green.copied().ok_or(Code::INVALID_CONTEXT)
-    }
-
-    /// The green context that is current to this thread.
-    pub(crate) fn current_green(&self) -> Answer<Id> {
-        let green = self.greens.of(top().ok_or(Code::INVALID_CONTEXT)?);
-        Some(green)
-            .filter(|green| *green != 0)
-            .ok_or(Code::INVALID_CONTEXT)
     }
 
     /// A number for the parts of one split.
@@ -116,36 +95,31 @@ impl Driver {
         let first = parts.first().ok_or(Code::INVALID_VALUE)?;
         let together = |part: &Part| part.device == first.device && part.split == first.split;
         let whole = self.whole(first.device)?.n_multiprocessors;
-        let n_multiprocessors = parts.iter().try_fold(0_u32, |sum, part| {
+        let sum = parts.iter().try_fold(0_u32, |sum, part| {
             sum.checked_add(part.n_multiprocessors)
                 .filter(|sum| *sum <= whole)
         });
-        let n_multiprocessors = n_multiprocessors
-            .filter(|_| parts.iter().all(together))
-            .ok_or(Code::INVALID_RESOURCE_CONFIGURATION)?;
+        if sum.is_none() || !parts.iter().all(together) {
+            return Err(Code::INVALID_RESOURCE_CONFIGURATION);
+        }
         let id = self.new_id();
-        let part = Part {
-            n_multiprocessors,
-            split: 0,
-            ..*first
-        };
-        self.greens.descriptions.insert(id, part);
+        self.greens.descriptions.insert(id, first.device);
         Ok(id)
     }
 
     /// Makes a green context, which retains the primary context of its device.
     pub(crate) fn make_green(&mut self, description: Id, device: i32, flags: u32) -> Answer<Id> {
         let card = self.card_of(device)?;
-        let part = self.greens.descriptions.get(&description);
-        let part = *part.ok_or(Code::INVALID_VALUE)?;
-        if flags != DEFAULT_STREAM || part.device != device {
+        let described = self.greens.descriptions.get(&description);
+        let described = *described.ok_or(Code::INVALID_VALUE)?;
+        if flags != DEFAULT_STREAM || described != device {
             return Err(Code::INVALID_VALUE);
         }
         let home = self.retain_primary(device)?;
         let context = self.new_id();
-        self.open_part(context, card, home)?;
+        self.open_part(context, card, home);
         let id = self.new_id();
-        self.greens.by_id.insert(id, Green { context, part });
+        self.greens.by_id.insert(id, Green { context, device });
         Ok(id)
     }
 
@@ -163,71 +137,10 @@ impl Driver {
         context == whole || self.home(context) == whole
     }
 
-    /// Makes all that a context will do wait for an event.
-    pub(crate) fn wait_in_context(&mut self, context: Id, event: Id) -> Answer {
-        let event = self.event(event)?;
-        if let Some((capture, _)) = event.captured {
-            self.captures.spoil(capture);
-            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        let Some(mark) = event.latest() else {
-            return Ok(());
-        };
-        for stream in self.streams_of(context) {
-            self.wait_for_mark(stream, &mark)?;
-        }
-        let contexts = self.contexts.keys().copied();
-        let parts: Vec<Id> = contexts.filter(|id| self.is_part(*id, context)).collect();
-        for part in parts {
-            let awaited = &mut self.context_mut(part)?.awaited;
-            awaited.retain(|mark| mark.time().is_none());
-            awaited.push(mark.clone());
-        }
-        Ok(())
-    }
-
-    fn wait_for_mark(&mut self, stream: Id, mark: &Arc<Mark>) -> Answer {
-        let work = Work::After(mark.clone());
-        self.submit(stream, Lane::Instant, 0, work).map(drop)
-    }
-
-    /// Makes a new stream wait for the marks that its context waits for.
-    pub(crate) fn hold_back(&mut self, stream: Id, context: Id) -> Answer {
-        for mark in self.context(context)?.awaited.clone() {
-            self.wait_for_mark(stream, &mark)?;
-        }
-        Ok(())
-    }
-
     fn streams_of(&self, context: Id) -> Vec<Id> {
         let streams = self.queues.iter();
         let of = streams.filter(|(_, stream)| self.is_part(stream.context, context));
         of.map(|(id, _)| id).collect()
-    }
-
-    /// Records an event behind all that was asked of a context so far.
-    pub(crate) fn record_in_context(&mut self, context: Id, event: Id) -> Answer {
-        if self.event(event)?.context != self.home(context) {
-            return Err(Code::INVALID_HANDLE);
-        }
-        // A stream for nothing else: it waits for the others, and they do not wait for it.
-        let join_stream = match self.context(context)?.join_stream {
-            0 => {
-                let card = self.context(context)?.card;
-                let stream = self.new_stream(context, card, false, NON_BLOCKING, 0);
-                self.context_mut(context)?.join_stream = stream;
-                stream
-            }
-            stream => stream,
-        };
-        for stream in self.streams_of(context) {
-            if stream != join_stream {
-                let mark = Arc::new(Mark::new(None));
-                self.submit(stream, Lane::Instant, 0, Work::Mark(mark.clone()))?;
-                self.wait_for_mark(join_stream, &mark)?;
-            }
-        }
-        self.enqueue(join_stream, Action::Record(event)).map(drop)
     }
 
     /// Removes a green context. Its work is done. Its streams' handles are dead.
@@ -253,9 +166,9 @@ impl Driver {
 impl Session {
     /// Destroys a green context, and releases the primary one of its device.
     pub(crate) fn destroy_green(&mut self, id: Id) -> Answer {
-        let Green { context, part } = self.green(id)?;
+        let Green { context, device } = self.green(id)?;
         self.finish_context(context);
         self.close_green(id);
-        self.release_primary(part.device)
+        self.release_primary(device)
     }
 }

@@ -194,23 +194,6 @@ impl Driver {
         Ok(true)
     }
 
-    /// Changes the nodes that the next node of a captured stream depends on.
-    pub(crate) fn set_capture_tips(&mut self, stream: Id, nodes: &[Id], replace: bool) -> Answer {
-        if self.captures.of(stream).is_none() {
-            return Err(Code::ILLEGAL_STATE);
-        }
-        if nodes.iter().any(|node| self.node(*node).is_err()) {
-            return Err(Code::INVALID_VALUE);
-        }
-        if let Some((_, tips)) = self.captures.streams.get_mut(&stream) {
-            if replace {
-                tips.clear();
-            }
-            tips.extend(nodes);
-        }
-        Ok(())
-    }
-
     /// Ends a capture; its graph.
     pub(crate) fn end_capture(&mut self, stream: Id) -> Answer<Id> {
         let (id, capture, _) = self.captures.of(stream).ok_or(Code::ILLEGAL_STATE)?;

@@ -131,7 +131,7 @@ pub(crate) unsafe fn copy(to: u64, from: u64, size: u64) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size as usize) };
 }
 
-/// Writes a pattern of `width` (1, 2 or 4) bytes `count` times.
+/// Writes a pattern of `width` (1 or 4) bytes `count` times.
 ///
 /// # Safety
 /// The range is writable, and its start is a multiple of `width`.
@@ -141,7 +141,6 @@ pub(crate) unsafe fn fill(to: u64, width: u64, value: u32, count: u64) {
     unsafe {
         match width {
             1 => std::ptr::write_bytes(to as *mut u8, value as u8, count),
-            2 => std::slice::from_raw_parts_mut(to as *mut u16, count).fill(value as u16),
             _ => std::slice::from_raw_parts_mut(to as *mut u32, count).fill(value),
         }
     }

@@ -1,12 +1,11 @@
-//! Arrays: memory with a shape. There are no textures here, so only their bytes matter:
-//! rows lie one after the other, without padding between them.
+//! Arrays: memory with a shape. There are no textures here, and no copies to and from arrays, so
+//! only the number of their bytes matters.
 
 use crate::driver::Driver;
-use crate::driver::memory::address_space::{self, BLOCK};
+use crate::driver::memory::address_space::BLOCK;
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::external::Part;
 use crate::driver::stream::queue::Id;
-use crate::driver::stream::work::Place;
 
 /// `CUDA_ARRAY3D_LAYERED`.
 pub(crate) const LAYERED: u32 = 1;
@@ -45,9 +44,8 @@ pub(crate) struct Array {
     pub(crate) context: Id,
     /// Its card.
     pub(crate) card: usize,
-    /// Handles of the levels of a mipmapped array; an ordinary array has none.
-    pub(crate) levels: Vec<Id>,
-    start: u64,
+    /// Has it levels?
+    pub(crate) is_mipmapped: bool,
     /// Bytes, of all levels.
     pub(crate) size: u64,
     backing: Backing,
@@ -56,12 +54,10 @@ pub(crate) struct Array {
 /// Origin of an array's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Backing {
-    /// Blocks of the card.
-    Blocks,
+    /// Blocks of the card, from this address on.
+    Blocks(u64),
     /// The program maps it.
     Program,
-    /// It is a level of another array, and that one's.
-    Level,
     /// Another driver.
     External(Part),
 }
@@ -135,48 +131,14 @@ impl Shape {
     }
 }
 
-impl Array {
-    /// Returns the start of a box that begins at a byte of a row, a row and a plane.
-    pub(crate) fn place(&self, byte: u64, row: u64, plane: u64) -> Answer<Place> {
-        let pitch = self.shape.row()?;
-        let plane_size = pitch * self.shape.height.max(1);
-        let offset = [
-            Some(byte),
-            row.checked_mul(pitch),
-            plane.checked_mul(plane_size),
-        ];
-        let offset = offset
-            .into_iter()
-            .try_fold(0_u64, |sum, part| sum.checked_add(part?));
-        let offset = offset.filter(|offset| *offset <= self.size);
-        Ok(Place {
-            address: self.start + offset.ok_or(Code::INVALID_VALUE)?,
-            pitch,
-            plane: plane_size,
-        })
-    }
-
-    /// Is this box inside of the array?
-    #[must_use]
-    pub(crate) fn holds(&self, place: &Place, width: u64, height: u64, depth: u64) -> bool {
-        let extent = place.extent(width, height, depth);
-        let room = self.start + self.size - place.address;
-        extent.is_some_and(|extent| extent <= room) && width <= place.pitch
-    }
-}
-
 impl Driver {
     /// Makes an array, with as many smaller levels as asked for.
     pub(crate) fn make_array(&mut self, shape: Shape, n_levels: u32) -> Answer<Id> {
         self.make_array_in(shape, n_levels, |driver, card, size| {
             if shape.has_no_memory() {
-                // Bytes are there all the same, at no card's cost: a limit of the fake.
-                let room = address_space::round_up(size, BLOCK).ok_or(Code::OUT_OF_MEMORY)?;
-                let start =
-                    address_space::allocate(room, BLOCK).map_err(|_| Code::OUT_OF_MEMORY)?;
-                return Ok((start, Backing::Program));
+                return Ok(Backing::Program);
             }
-            Ok((driver.take_blocks(card, size)?.0, Backing::Blocks))
+            Ok(Backing::Blocks(driver.take_blocks(card, size)?.0))
         })
     }
 
@@ -185,7 +147,7 @@ impl Driver {
         &mut self,
         shape: Shape,
         n_levels: u32,
-        get: impl FnOnce(&mut Driver, usize, u64) -> Answer<(u64, Backing)>,
+        get: impl FnOnce(&mut Driver, usize, u64) -> Answer<Backing>,
     ) -> Answer<Id> {
         let context = self.owner()?;
         let card = self.context(context)?.card;
@@ -201,33 +163,13 @@ impl Driver {
             let more = shape.size()?;
             size = size.checked_add(more).ok_or(Code::OUT_OF_MEMORY)?;
         }
-        let (start, backing) = get(self, card, size)?;
-        let mut levels = Vec::new();
-        let mut next = start;
-        let is_mipmapped = n_levels > 0;
-        for shape in shapes.iter().filter(|_| is_mipmapped) {
-            let size = shape.size()?;
-            let level = Array {
-                shape: *shape,
-                context,
-                card,
-                levels: Vec::new(),
-                start: next,
-                size,
-                backing: Backing::Level,
-            };
-            next += size;
-            let id = self.new_id();
-            self.arrays.insert(id, level);
-            levels.push(id);
-        }
+        let backing = get(self, card, size)?;
         let id = self.new_id();
         let array = Array {
             shape,
             context,
             card,
-            levels,
-            start,
+            is_mipmapped: n_levels > 0,
             size,
             backing,
         };
@@ -242,34 +184,23 @@ impl Driver {
 
     /// Takes an array away. The caller waited for its context.
     pub(crate) fn drop_array(&mut self, id: Id) -> Answer {
-        if matches!(self.array(id)?.backing, Backing::Level) {
-            return Err(Code::INVALID_HANDLE);
-        }
-        if let Some(array) = self.arrays.remove(&id) {
-            for level in &array.levels {
-                self.arrays.remove(level);
+        let array = self.arrays.remove(&id).ok_or(Code::INVALID_HANDLE)?;
+        match array.backing {
+            Backing::Blocks(start) => {
+                self.give_blocks(array.card, start, array.size.next_multiple_of(BLOCK));
             }
-            let size = array.size.next_multiple_of(BLOCK);
-            match array.backing {
-                Backing::Blocks => self.give_blocks(array.card, array.start, size),
-                Backing::Program => {
-                    address_space::release(array.start, size);
-                    self.clear_tiles(id);
-                }
-                Backing::External(part) => self.unmap_external(part),
-                Backing::Level => {}
-            }
+            Backing::Program => self.clear_tiles(id),
+            Backing::External(part) => self.unmap_external(part),
         }
         Ok(())
     }
 
     pub(crate) fn drop_arrays_of(&mut self, context: Id) {
-        let of =
-            |array: &Array| array.context == context && !matches!(array.backing, Backing::Level);
-        let arrays = self.arrays.iter().filter(|(_, array)| of(array));
-        let ids: Vec<Id> = arrays.map(|(id, _)| *id).collect();
+        let arrays = self.arrays.iter();
+        let of = arrays.filter(|(_, array)| array.context == context);
+        let ids: Vec<Id> = of.map(|(id, _)| *id).collect();
         for id in ids {
-            // Cannot fail: it is there and whole.
+            // Cannot fail: it is there.
             let _ = self.drop_array(id);
         }
     }

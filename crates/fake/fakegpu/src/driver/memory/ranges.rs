@@ -19,15 +19,9 @@ pub(crate) enum Kind {
         charged: u64,
     },
     /// `cuMemHostAlloc`.
-    Host {
-        /// As it was made.
-        flags: u32,
-    },
+    Host,
     /// `cuMemHostRegister`.
-    Registered {
-        /// As it was registered.
-        flags: u32,
-    },
+    Registered,
     /// Memory of a pool.
     Pool {
         /// The pool.
@@ -81,7 +75,7 @@ impl Kind {
     /// Is it memory of a card?
     #[must_use]
     pub(crate) fn is_on_card(&self) -> bool {
-        !matches!(self, Kind::Host { .. } | Kind::Registered { .. })
+        !matches!(self, Kind::Host | Kind::Registered)
     }
 
     fn is_usable(&self, later: bool) -> bool {

@@ -6,8 +6,6 @@
 //! // fake NAME: fill ptr=arg0 count=arg1 value=arg2     writes words at its end
 //! // fake NAME: add ptr=arg0 count=arg1 value=7         adds to words at its end
 //! // fake NAME: meet                                   ends when its peer has started
-//! // fake NAME: condition handle=arg0 value=1           sets a condition of a graph
-//! // fake NAME: condition handle=arg0 ptr=arg1          sets it to a word of memory
 //! ```
 //! One line can say several of these. Anything that is not PTX text is taken as code
 //! whose kernels have every name and take 20 µs.
@@ -50,34 +48,17 @@ pub(crate) enum Amount {
     Argument(usize),
 }
 
-/// Effect of a kernel at its end.
+/// Effect of a kernel at its end, on words of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Something to `count` words at `to`.
-    Words {
-        /// Does it add, or write?
-        adds: bool,
-        /// The first word.
-        to: Amount,
-        /// Number of words.
-        count: Amount,
-        /// The value.
-        value: Amount,
-    },
-    /// Sets a condition of a graph.
-    Condition {
-        /// The condition.
-        condition: Amount,
-        /// To this value.
-        value: Amount,
-    },
-    /// Sets a condition of a graph to a word of memory.
-    ConditionFrom {
-        /// The condition.
-        condition: Amount,
-        /// Address of the word.
-        from: Amount,
-    },
+pub(crate) struct Effect {
+    /// Does it add, or write?
+    pub(crate) adds: bool,
+    /// The first word.
+    pub(crate) to: Amount,
+    /// Number of words.
+    pub(crate) count: Amount,
+    /// The value.
+    pub(crate) value: Amount,
 }
 
 /// Is this the beginning of PTX text? It begins with a directive or a comment.
@@ -222,10 +203,10 @@ fn read_comment(line: &str, kernels: &mut BTreeMap<String, Kernel>) {
     while let Some(word) = words.next() {
         match word {
             "meet" => kernel.meets = true,
-            "fill" | "add" | "condition" => {
+            "fill" | "add" => {
                 let mut values = BTreeMap::new();
                 while let Some((key, value)) = words.peek().and_then(|word| word.split_once('=')) {
-                    if !matches!(key, "ptr" | "count" | "value" | "handle") {
+                    if !matches!(key, "ptr" | "count" | "value") {
                         break;
                     }
                     words.next();
@@ -246,17 +227,7 @@ fn read_comment(line: &str, kernels: &mut BTreeMap<String, Kernel>) {
 
 fn read_effect(word: &str, values: &BTreeMap<&str, Amount>) -> Option<Effect> {
     let given = |key| values.get(key).copied();
-    if word == "condition" {
-        let condition = given("handle")?;
-        return Some(match given("ptr") {
-            Some(from) => Effect::ConditionFrom { condition, from },
-            None => Effect::Condition {
-                condition,
-                value: given("value")?,
-            },
-        });
-    }
-    Some(Effect::Words {
+    Some(Effect {
         adds: word == "add",
         to: given("ptr")?,
         count: given("count")?,
@@ -281,7 +252,7 @@ mod tests {
 // fake spin: us=arg0
 // fake paint: us=5 fill ptr=arg1 count=arg2 value=9
 // fake all_reduce: meet add ptr=arg0 count=3 value=arg1
-// fake plain: condition handle=arg0 value=2 condition handle=arg1 ptr=arg2 condition value=1
+// fake plain: fill ptr=arg0 count=1
 // fake nobody: us=1
 .version 8.0
 .target sm_80
@@ -308,25 +279,14 @@ mod tests {
         assert_eq!(kernels["paint"].params, [(0, 1), (8, 24), (32, 4)]);
         assert_eq!(kernels["paint"].micros, Some(Amount::Number(5)));
         assert!(kernels["all_reduce"].meets);
-        let [to, number] = [Amount::Argument(0), Amount::Number(2)];
-        let words = Effect::Words {
+        let words = Effect {
             adds: true,
-            to,
+            to: Amount::Argument(0),
             count: Amount::Number(3),
             value: Amount::Argument(1),
         };
         assert_eq!(kernels["all_reduce"].effects, [words]);
-        let conditions = [
-            Effect::Condition {
-                condition: to,
-                value: number,
-            },
-            Effect::ConditionFrom {
-                condition: Amount::Argument(1),
-                from: Amount::Argument(2),
-            },
-        ];
-        assert_eq!(kernels["plain"].effects, conditions, "the last one is none");
+        assert!(kernels["plain"].effects.is_empty(), "it has no value");
         assert_eq!(image.variables["table"], 16);
         assert_eq!(image.variables["counter"], 8);
         assert!(is_text(TEXT.as_bytes()) && !is_text(b"\x7fELF"));
@@ -334,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in any::<String>(), near in "(\\.entry|\\.param|\\.u64|\\.align|\\.global|[a-z(){}\\[\\],;/* 0-9\n]|// fake a: (us|fill|meet|condition)=?){0,40}") {
+        fn no_text_panics(text in any::<String>(), near in "(\\.entry|\\.param|\\.u64|\\.align|\\.global|[a-z(){}\\[\\],;/* 0-9\n]|// fake a: (us|fill|meet)=?){0,40}") {
             for text in [text, near] {
                 let image = read_text(&text);
                 prop_assert!(image.kernels.is_some());

@@ -120,8 +120,8 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         self.make_array_in(shape, n_levels, |driver, _, size| {
-            let (address, part) = driver.map_external(id, offset, size)?;
-            Ok((address, Backing::External(part)))
+            let (_, part) = driver.map_external(id, offset, size)?;
+            Ok(Backing::External(part))
         })
     }
 

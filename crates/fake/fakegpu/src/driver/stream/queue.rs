@@ -156,23 +156,6 @@ impl<W> Queues<W> {
         Some(seq)
     }
 
-    /// Puts work in front of a stream, all of it under number `seq`, which work had that was
-    /// begun and has ended.
-    pub(crate) fn push_front(&mut self, id: Id, seq: u64, asked: u64, work: Vec<(Lane, u64, W)>) {
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
-        for (lane, nanos, work) in work.into_iter().rev() {
-            stream.queue.push_front(Op {
-                seq,
-                asked,
-                lane,
-                nanos,
-                work,
-            });
-        }
-    }
-
     /// The work at the front of a stream, if nothing that was asked for earlier is in
     /// its way.
     #[must_use]
@@ -189,19 +172,18 @@ impl<W> Queues<W> {
     }
 
     /// Returns the stream whose work this lane of a card does next, among those that `open` lets
-    /// pass: priority first, then the order of requests. Work of a branch counts as requested when
-    /// the branch is decided, so no loop keeps others waiting.
+    /// pass: priority first, then the order of requests.
     pub(crate) fn pick(&self, card: usize, lane: Lane, open: impl Fn(&W) -> bool) -> Option<Id> {
         self.streams
             .iter()
             .filter(|(_, stream)| stream.card == card || lane == Lane::Host)
             .filter_map(|(&id, stream)| {
                 let op = self.front(id)?;
-                let turn = (stream.priority, op.asked, op.seq, id);
+                let turn = (stream.priority, op.seq, id);
                 (op.lane == lane && open(&op.work)).then_some(turn)
             })
             .min()
-            .map(|(_, _, _, id)| id)
+            .map(|(_, _, id)| id)
     }
 
     /// A stream whose front takes no time, among those that `open` lets pass.
@@ -330,22 +312,6 @@ mod tests {
             queues.finish(4, ready + op.nanos);
         }
         assert_eq!(begins, [100, 150, 500]);
-    }
-
-    #[test]
-    fn work_put_in_front_is_waited_for_under_the_number_of_what_asked_for_it() {
-        let mut queues = streams();
-        let first = queues.push(4, 0, Lane::Compute, 10, "a").unwrap();
-        queues.push(4, 0, Lane::Compute, 10, "d").unwrap();
-        let (op, ready) = queues.begin(4).unwrap();
-        queues.finish(4, ready + op.nanos);
-        let more = vec![(Lane::Compute, 5, "b"), (Lane::Compute, 5, "c")];
-        queues.push_front(4, op.seq, 10, more);
-        assert!(!queues.is_done(4, first));
-        assert_eq!(drain(&mut queues), ["b", "c", "d"]);
-        assert!(queues.is_done(4, first));
-        assert_eq!(queues.get(4).unwrap().cursor, 30);
-        queues.push_front(7, 1, 0, vec![(Lane::Compute, 1, "nowhere")]);
     }
 
     #[test]

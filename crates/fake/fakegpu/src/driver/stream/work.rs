@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::graph::condition::Branch;
 use crate::driver::memory::address_space;
 use crate::driver::result::{Answer, Code};
 use crate::driver::sharing::event::Ticket;
@@ -67,12 +66,10 @@ pub(crate) enum Work {
     Change(Box<dyn FnOnce(&mut Driver) + Send>),
     /// Waits for a word in memory.
     Poll(Word),
-    /// Looks at a condition, and puts the chosen work in front.
-    Branch(Box<Branch>),
 }
 
 /// A kernel as the fake knows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// Context of its launch.
     pub(crate) context: Id,
@@ -105,54 +102,25 @@ pub(crate) enum Effect {
         /// The value.
         value: u32,
     },
-    /// Sets a condition to a value.
-    Condition {
-        /// The condition.
-        condition: Id,
-        /// Its new value.
-        value: u32,
-    },
-    /// Sets a condition to a word of memory.
-    ConditionFrom {
-        /// The condition.
-        condition: Id,
-        /// Address of the word.
-        from: u64,
-    },
 }
 
-/// Bytes that move: a box of rows, from one pitched place to another, or a pattern.
+/// Bytes that move from one place to another, or a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
-    /// Destination.
-    pub(crate) to: Place,
+    /// Address of the first byte that is written.
+    pub(crate) to: u64,
     /// Source.
     pub(crate) from: Source,
-    /// Bytes of a row.
-    pub(crate) width: u64,
-    /// Rows of a plane.
-    pub(crate) height: u64,
-    /// Planes.
-    pub(crate) depth: u64,
-}
-
-/// The start of a box in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Address of the first byte.
-    pub(crate) address: u64,
-    /// From one row to the next.
-    pub(crate) pitch: u64,
-    /// From one plane to the next.
-    pub(crate) plane: u64,
+    /// Number of bytes.
+    pub(crate) size: u64,
 }
 
 /// Source of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Memory.
-    Place(Place),
-    /// A pattern of 1, 2 or 4 bytes.
+    /// Memory from this address on.
+    Memory(u64),
+    /// A pattern of 1 or 4 bytes.
     Pattern {
         /// Its bytes.
         width: u64,
@@ -170,20 +138,9 @@ pub(crate) struct Word {
     /// Its address.
     pub(crate) address: u64,
     /// Value that it is compared with.
-    pub(crate) value: u64,
+    pub(crate) value: u32,
     /// Kind of comparison: `CUstreamWaitValue_flags`.
     pub(crate) flags: u32,
-    /// 4 or 8 bytes.
-    pub(crate) width: u64,
-}
-
-/// A callback of the program, and its argument.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Callback {
-    /// The function.
-    pub(crate) function: unsafe extern "C" fn(*mut std::ffi::c_void),
-    /// Its argument, an address of the program.
-    pub(crate) data: u64,
 }
 
 /// A program's request to a stream.
@@ -193,8 +150,6 @@ pub(crate) enum Action {
     Kernel(Kernel),
     /// Move bytes.
     Move(Move),
-    /// Call back.
-    Call(Callback),
     /// Record an event.
     Record(Id),
     /// Wait for an event.
@@ -207,8 +162,6 @@ pub(crate) enum Action {
     Free(u64),
     /// Nothing, but in order.
     Empty,
-    /// Do the work that a condition chooses.
-    Branch(Box<Branch>),
 }
 
 impl Driver {
@@ -230,13 +183,6 @@ impl Driver {
                 (lane, kernel.nanos, Work::Kernel(kernel))
             }
             Action::Move(bytes) => (Lane::Copy, 0, Work::Move(bytes)),
-            Action::Call(callback) => {
-                let call = move || {
-                    // SAFETY: the program gave the function to be called with its data.
-                    unsafe { (callback.function)(callback.data as *mut std::ffi::c_void) }
-                };
-                (Lane::Host, 0, Work::Call(Box::new(call)))
-            }
             Action::Record(event) => {
                 let event = self.events.get_mut(&event).ok_or(Code::INVALID_HANDLE)?;
                 (Lane::Instant, 0, Work::Mark(event.renew()))
@@ -259,7 +205,6 @@ impl Driver {
                 (Lane::Instant, 0, Work::Change(Box::new(change)))
             }
             Action::Empty => (Lane::Instant, 0, Work::Change(Box::new(|_| {}))),
-            Action::Branch(branch) => Driver::work_of_branch(branch),
         }))
     }
 
@@ -375,55 +320,20 @@ impl Work {
 
 impl Move {
     fn run(&self) {
-        if self.width == 0 {
-            return;
-        }
-        for plane in 0..self.depth {
-            for row in 0..self.height {
-                let to = self.to.at(plane, row);
-                // SAFETY: whoever made this checked the memory of the card against what
-                // is allocated, which is not taken away before the work is finished;
-                // memory of the program is what the program said.
-                unsafe {
-                    match &self.from {
-                        Source::Place(from) => {
-                            address_space::copy(to, from.at(plane, row), self.width);
-                        }
-                        Source::Pattern { width, value } => {
-                            address_space::fill(to, *width, *value, self.width / width);
-                        }
-                        Source::Bytes(bytes) => {
-                            let start = (plane * self.height + row) * self.width;
-                            address_space::copy(to, bytes.as_ptr() as u64 + start, self.width);
-                        }
-                    }
+        // SAFETY: whoever made this checked the memory of the card against what is
+        // allocated, which is not taken away before the work is finished; memory of the
+        // program is what the program said.
+        unsafe {
+            match &self.from {
+                Source::Memory(from) => address_space::copy(self.to, *from, self.size),
+                Source::Pattern { width, value } => {
+                    address_space::fill(self.to, *width, *value, self.size / width);
+                }
+                Source::Bytes(bytes) => {
+                    address_space::copy(self.to, bytes.as_ptr() as u64, self.size);
                 }
             }
         }
-    }
-}
-
-impl Place {
-    /// A place of one row.
-    #[must_use]
-    pub(crate) fn row(address: u64) -> Place {
-        Place {
-            address,
-            pitch: 0,
-            plane: 0,
-        }
-    }
-
-    fn at(&self, plane: u64, row: u64) -> u64 {
-        self.address + plane * self.plane + row * self.pitch
-    }
-
-    /// From the first byte to the end of the last row.
-    #[must_use]
-    pub(crate) fn extent(&self, width: u64, height: u64, depth: u64) -> Option<u64> {
-        let planes = depth.checked_sub(1)?.checked_mul(self.plane)?;
-        let rows = height.checked_sub(1)?.checked_mul(self.pitch)?;
-        planes.checked_add(rows)?.checked_add(width)
     }
 }
 
@@ -431,39 +341,12 @@ impl Word {
     fn holds(&self) -> bool {
         // SAFETY: the address was checked when the work was made, and memory is not taken
         // away before the work is finished. Others write the word, so it is volatile.
-        let (word, value, sign) = unsafe {
-            match self.width {
-                4 => {
-                    let word = std::ptr::read_volatile(self.address as *const u32);
-                    let difference = word.wrapping_sub(self.value as u32).cast_signed();
-                    (
-                        u64::from(word),
-                        self.value & 0xffff_ffff,
-                        i64::from(difference),
-                    )
-                }
-                _ => {
-                    let word = std::ptr::read_volatile(self.address as *const u64);
-                    (
-                        word,
-                        self.value,
-                        word.wrapping_sub(self.value).cast_signed(),
-                    )
-                }
-            }
-        };
+        let word = unsafe { std::ptr::read_volatile(self.address as *const u32) };
         match self.flags & 3 {
-            0 => sign >= 0,
-            1 => word == value,
-            2 => word & value != 0,
-            _ => {
-                word | value
-                    != if self.width == 4 {
-                        0xffff_ffff
-                    } else {
-                        u64::MAX
-                    }
-            }
+            0 => word.wrapping_sub(self.value).cast_signed() >= 0,
+            1 => word == self.value,
+            2 => word & self.value != 0,
+            _ => word | self.value != u32::MAX,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::driver::result::{Answer, Code};
-use crate::driver::stream::queue::{Id, Lane};
+use crate::driver::stream::queue::Lane;
 use crate::driver::stream::work::{Effect, Kernel, Work};
 use crate::driver::{Driver, SHARED, lock};
 use crate::machine::registration::Registration;
@@ -81,11 +81,6 @@ impl Driver {
                 let add = |word: &mut u32| *word = word.wrapping_add(value);
                 words.map(|words| words.for_each(add)).is_some()
             }
-            Effect::Condition { condition, value } => self.set_condition(condition, value),
-            Effect::ConditionFrom { condition, from } => match self.words(from, 1) {
-                Some(&mut [value]) => self.set_condition(condition, value),
-                _ => false,
-            },
         }
     }
 
@@ -121,19 +116,12 @@ fn work(card: usize, lane: Lane) {
         let registration = driver.registration.clone();
         let wanted = driver.queues.pending(card).saturating_add(op.nanos);
         drop(state);
-        let mut on_card = |kernel: &Kernel| {
-            let time = time.get_or_insert_with(|| CardTime::new(&registration, card));
-            time.run(&registration, kernel, ready, wanted)
-        };
-        // What changes the driver's state at its end is kept until we have that again.
-        let (end, work) = match op.work {
-            Work::Kernel(kernel) => (on_card(&kernel), Some(Work::Kernel(kernel))),
-            Work::Branch(branch) => {
-                let look = Kernel {
-                    nanos: op.nanos,
-                    ..Kernel::default()
-                };
-                (on_card(&look), Some(Work::Branch(branch)))
+        // A kernel changes the driver's state at its end, so it is kept until we have that again.
+        let (end, kernel) = match op.work {
+            Work::Kernel(kernel) => {
+                let time = time.get_or_insert_with(|| CardTime::new(&registration, card));
+                let end = time.run(&registration, &kernel, ready, wanted);
+                (end, Some(kernel))
             }
             work => {
                 let before = now();
@@ -143,19 +131,13 @@ fn work(card: usize, lane: Lane) {
         };
         state = lock();
         let Some(driver) = state.as_mut() else { return };
-        match work {
-            Some(Work::Kernel(kernel)) => driver.end_kernel(&kernel),
-            Some(Work::Branch(branch)) => driver.decide(id, op.seq, branch, end),
-            _ => {}
+        if let Some(kernel) = kernel {
+            driver.end_kernel(&kernel);
         }
-        finish(driver, id, end);
+        driver.queues.finish(id, end);
+        driver.settle();
+        driver.ended();
     }
-}
-
-fn finish(driver: &mut Driver, id: Id, end: u64) {
-    driver.queues.finish(id, end);
-    driver.settle();
-    driver.ended();
 }
 
 type State = std::sync::MutexGuard<'static, Option<Box<Driver>>>;
