@@ -38,14 +38,9 @@ fn structure(word: &str) -> Option<String> {
             text(&halves(*height)),
             text(&[*format, *channels])
         ),
-        // A node that allocates so many bytes of a device.
-        ("node", [device, bytes]) => {
-            let mut words = [0; 28];
-            words[2] = 1;
-            words[3] = *device;
-            [words[26], words[27]] = halves(*bytes);
-            text(&words)
-        }
+        // A node that allocates so many bytes of a device, at an address if the program has one.
+        ("node", [device, bytes]) => node(*device, *bytes, 0),
+        ("node", [device, bytes, address]) => node(*device, *bytes, *address),
         // Memory of another driver.
         ("external", [bytes]) => {
             let [low, high] = halves(*bytes);
@@ -57,6 +52,15 @@ fn structure(word: &str) -> Option<String> {
         _ => return None,
     };
     Some(format!("struct:{SIZE}:{words}"))
+}
+
+fn node(device: u64, bytes: u64, address: u64) -> String {
+    let mut words = [0; 30];
+    words[2] = 1;
+    words[3] = device;
+    [words[26], words[27]] = halves(bytes);
+    [words[28], words[29]] = halves(address);
+    text(&words)
 }
 
 /// Level, first tile, number of tiles and layer; then the operation on them.
@@ -114,6 +118,10 @@ mod tests {
             ),
             ("f flat:8:9:1:4", "f struct:128:8,0,9,0,1,4"),
             ("f external:5G", "f struct:128:0,0,0,0,0,0,1073741824,1"),
+            (
+                "f node:1:5:1G",
+                "f struct:128:0,0,1,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,5,0,1073741824,0",
+            ),
             (
                 "f tiles:1:2:8:3",
                 "f struct:128:0,0,$array,0,0,1,3,2,0,0,8,1,1,1,0,$handle",

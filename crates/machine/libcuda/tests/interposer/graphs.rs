@@ -42,13 +42,10 @@ fn graphs_are_charged_while_they_can_run() {
 fn a_graph_is_charged_for_its_addresses_each_once() {
     check(
         "
-        # One after the other, in one line.
+        # One after the other, in one line: the driver gives both the same address.
         cuGraphCreate &line 0
-        set p node:0:40M
-        cuGraphAddMemAllocNode &n1 line null 0 p
-        cuGraphAddMemFreeNode &n2 line &n1 1 0x7000000000
-        set q node:0:38M
-        cuGraphAddMemAllocNode &n3 line &n2 1 q
+        cuGraphAddMemAllocNode &n line null 0 node:0:40M:1G
+        cuGraphAddMemAllocNode &n line null 0 node:0:38M:1G
         cuGraphInstantiateWithFlags &x line 0
         used 0 40M
         cuGraphExecDestroy x
@@ -56,21 +53,17 @@ fn a_graph_is_charged_for_its_addresses_each_once() {
         used 0 0
         # Branches that run side by side need both, and what comes after them neither in addition.
         cuGraphCreate &fork 0
-        set p node:0:20M
-        cuGraphAddMemAllocNode &n1 fork null 0 p
-        set q node:0:30M
-        cuGraphAddMemAllocNode &n2 fork null 0 q
-        cuGraphAddMemFreeNode &f1 fork &n1 1 0x7002800000
-        cuGraphAddMemFreeNode &f2 fork &n2 1 0x7003c00000
-        cuGraphAddMemAllocNode &n3 fork &f1 1 p
-        cuGraphAddMemAllocNode &n4 fork &f2 1 q
+        cuGraphAddMemAllocNode &n fork null 0 node:0:20M:1G
+        cuGraphAddMemAllocNode &n fork null 0 node:0:30M:2G
+        cuGraphAddMemAllocNode &n fork null 0 node:0:20M:1G
+        cuGraphAddMemAllocNode &n fork null 0 node:0:30M:2G
         cuGraphInstantiateWithFlags &x fork 0
         used 0 50M
         fake_used 0 -> 157286400
         cuGraphExecDestroy x
         cuDeviceGraphMemTrim 0
         # One more beside them does not fit.
-        cuGraphAddMemAllocNode &n5 fork &f1 1 p
+        cuGraphAddMemAllocNode &n fork null 0 node:0:20M:3G
         cuGraphInstantiateWithFlags &x fork 0 -> 2
         used 0 0
         ",
@@ -80,11 +73,12 @@ fn a_graph_is_charged_for_its_addresses_each_once() {
 #[test]
 fn what_a_driver_takes_for_a_graph_beyond_that_must_fit_too() {
     let arbiter = one_card(64 << 20);
-    let mut program = Program::start(tenant(&arbiter).env("FAKE_GROWTH", "8388608"));
+    let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
         Some(&arbiter),
         "
+        fake_growth 8M
         cuGraphCreate &g 0
         cuGraphAddMemAllocNode &n g null 0 node:0:40M
         cuGraphInstantiateWithFlags &x g 0
@@ -104,11 +98,12 @@ fn what_a_driver_takes_for_a_graph_beyond_that_must_fit_too() {
 #[test]
 fn where_a_driver_tells_nothing_of_a_node_the_device_is_asked() {
     let arbiter = one_card(64 << 20);
-    let mut program = Program::start(tenant(&arbiter).env("FAKE_UNTOLD", "1"));
+    let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
         Some(&arbiter),
         "
+        fake_untold 1
         cuGraphCreate &g 0
         cuGraphAddMemAllocNode &n g null 0 node:0:40M
         cuGraphInstantiateWithFlags &x g 0

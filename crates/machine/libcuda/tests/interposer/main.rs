@@ -1,4 +1,5 @@
-//! The library as programs meet it: a real process, a small driver behind, an arbiter beside.
+//! The library as programs meet it: a real process, a driver that answers as the test says
+//! (`support/driver.c` says why it is not the fake one), an arbiter beside.
 //!
 //! - [`memory`]: not a byte more. [`pinned`]: nor of the host's. [`races`]: by many at once.
 //! - [`graphs`], [`contexts`]: the cost of these. [`held`]: as long as memory is held.

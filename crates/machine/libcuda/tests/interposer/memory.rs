@@ -113,11 +113,12 @@ fn pitched_memory_costs_its_whole_rows() {
 #[test]
 fn a_pitch_wider_than_expected_is_charged_or_undone() {
     let arbiter = one_card(3 << 20);
-    let mut program = Program::start(tenant(&arbiter).env("FAKE_PITCH", "2048"));
+    let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
     program.play(
         Some(&arbiter),
         "
+        fake_pitch 2048
         cuMemAllocPitch_v2 &a &pitch 1000 1024 4
         used 0 2M
         # One MiB is left: enough by our guess, not by the driver's pitch.
@@ -263,12 +264,9 @@ fn arrays_cost_what_the_driver_says() {
 
 #[test]
 fn arrays_of_a_driver_that_does_not_say_are_estimated() {
-    let arbiter = one_card(64 << 20);
-    let mut program = Program::start(tenant(&arbiter).env("FAKE_NO_DEFERRED", "1"));
-    program.play(Some(&arbiter), START);
-    program.play(
-        Some(&arbiter),
+    check(
         "
+        fake_secret 1
         cuArray3DCreate_v2 &a array:1024:1024:0:1:4:0
         used 0 4M
         cuArrayDestroy a
@@ -288,9 +286,9 @@ pub(crate) fn last_refusal(arbiter: &FakeArbiter) -> Option<u64> {
 #[test]
 fn every_refusal_is_noted_with_what_was_asked() {
     let arbiter = one_card(64 << 20);
-    let mut program = Program::start(tenant(&arbiter).env("FAKE_PITCH", "2048"));
+    let mut program = Program::start(&mut tenant(&arbiter));
     program.play(Some(&arbiter), START);
-    program.play(Some(&arbiter), "cuMemAlloc_v2 &most 62M");
+    program.play(Some(&arbiter), "fake_pitch 2048\ncuMemAlloc_v2 &most 62M");
     for (asked, bytes) in [
         ("cuMemAlloc_v2 &a 3M", 3 << 20),
         ("cuMemAllocManaged &a 4M 1", 4 << 20),

@@ -123,11 +123,8 @@ fn an_instance_of_a_split_card_is_charged_to_its_card() {
     ] {
         let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
         let mut command = tenant(&arbiter);
-        command
-            .env("CUDA_VISIBLE_DEVICES", &own)
-            .env("FAKE_MIG", "1");
-        let mut program = Program::start(&mut command);
-        assert_eq!(program.call("cuInit 0"), "0");
+        let mut program = Program::start(command.env("CUDA_VISIBLE_DEVICES", &own));
+        program.play(None, "fake_mig 1\ncuInit 0");
         program.call("let told fake_told");
         assert_eq!(program.call("text told"), told);
         program.play(
@@ -161,11 +158,8 @@ fn an_instance_of_a_split_card_is_charged_to_its_card() {
         ),
     ] {
         let mut command = tenant(&arbiter);
-        command
-            .env("CUDA_VISIBLE_DEVICES", &own)
-            .env("FAKE_MIG", "1");
-        let mut program = Program::start(&mut command);
-        assert_eq!(program.call("cuInit 0"), init, "{own}");
+        let mut program = Program::start(command.env("CUDA_VISIBLE_DEVICES", &own));
+        program.play(None, &format!("fake_mig 1\ncuInit 0 -> {init}"));
         program.play(Some(&arbiter), calls);
     }
 }
@@ -286,7 +280,8 @@ fn unknown_functions_are_counted_and_refused_in_strict_mode() {
         let mut grant = grant(&[(0, 64 << 20)]);
         grant.mode = mode;
         let arbiter = FakeArbiter::start(&grant);
-        let mut program = Program::start(tenant(&arbiter).env("FAKE_VERSION", "15000"));
+        let mut program = Program::start(&mut tenant(&arbiter));
+        program.play(None, "fake_version 15000");
         for (look_up, result) in [
             ("\"cuMemFromTheFuture", future),
             ("\"cuHarmlessFuture", "0"),

@@ -30,13 +30,14 @@ fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interposer/programs");
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interposer/support/driver.c");
         let gated = folder.path().join("gated.c");
         fs::write(&gated, gated_functions()).expect("a file");
         let gated = gated.to_str().expect("text");
         let driver = folder.path().join("driver.so");
         let shared = ["-O1", "-shared", "-fPIC", gated, "-ldl", "-pthread"];
-        cc(&sources.join("driver.c"), &driver, &shared).expect("a C compiler");
+        cc(&source, &driver, &shared).expect("a C compiler");
         compile(&folder.path().join("program")).expect("a C compiler");
         let ours = folder.path().join("ours");
         fs::create_dir(&ours).expect("a folder");
