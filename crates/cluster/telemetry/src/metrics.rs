@@ -50,7 +50,7 @@ pub struct SchedulerMetrics {
     pub forwarded: Family<OutcomeLabel, Counter>,
     /// GPU memory that can be granted, by node.
     pub free: Family<NodeLabel, Gauge<f64, AtomicU64>>,
-    /// GPU memory in use, by node.
+    /// GPU memory that pods were granted, by node.
     pub used: Family<NodeLabel, Gauge<f64, AtomicU64>>,
     /// The most that one card of a node can still give, by node.
     pub largest: Family<NodeLabel, Gauge<f64, AtomicU64>>,
@@ -126,14 +126,14 @@ impl SchedulerMetrics {
             free,
         );
         registry.register_with_unit(
-            "gpu_memory_used",
-            "GPU memory granted, by node",
+            "gpu_memory_granted",
+            "GPU memory granted to pods, by node",
             Unit::Bytes,
             used,
         );
         registry.register_with_unit(
             "gpu_memory_largest_free",
-            "GPU memory that the emptiest card can give to one pod, by node",
+            "GPU memory that the emptiest GPU can give to one pod, by node",
             Unit::Bytes,
             largest,
         );
@@ -236,42 +236,42 @@ impl AgentMetrics {
         registry.register("unhealthy_gpus", "GPUs that get no new work", unhealthy);
         registry.register(
             "isolation",
-            "1 for the state that the limits of containers are in: on, pending (no part of a card is \
+            "1 for the state that the limits of containers are in: on, pending (no part of a GPU is \
              handed out), unsupported (nothing limits containers), disabled, no-gpus",
             isolation,
         );
         registry.register_with_unit(
-            "tenant_memory_limit",
-            "GPU memory that a container may use, by card",
+            "container_gpu_memory_limit",
+            "GPU memory that a container may use, by GPU",
             Unit::Bytes,
             tenant_limit,
         );
         registry.register_with_unit(
-            "tenant_memory_used",
-            "GPU memory that a container uses, contexts included, by card",
+            "container_gpu_memory_used",
+            "GPU memory that a container uses, contexts included, by GPU",
             Unit::Bytes,
             tenant_used,
         );
         registry.register(
-            "tenant_refusals",
-            "Seconds in which a container was refused GPU memory, by card",
+            "container_refusals",
+            "Times that a container was refused GPU memory, by GPU",
             tenant_refusals,
         );
         registry.register_with_unit(
-            "tenant_gpu_time",
-            "Time of a card that a container used, by card",
+            "container_compute_used",
+            "Time of a GPU that a container used, by GPU",
             Unit::Seconds,
             tenant_gpu_time,
         );
         registry.register_with_unit(
-            "tenant_gate_wait",
-            "Time in which a container wanted a card and had no turn, by card",
+            "container_turn_wait",
+            "Time in which a container wanted a GPU and had no turn, by GPU",
             Unit::Seconds,
             tenant_gate_wait,
         );
         registry.register_with_unit(
-            "tenant_throttled",
-            "Time of that in which a container was at its own limit, by card",
+            "container_throttled",
+            "Time of that in which a container was at its own limit, by GPU",
             Unit::Seconds,
             tenant_throttled,
         );

@@ -109,8 +109,10 @@ impl fmt::Display for ComputeRange {
 pub struct JobAsk {
     /// Its name, for people; several jobs may have one name.
     pub name: Arc<str>,
-    /// Amount of each card.
+    /// Amount of each card; after a change of its limit, the new one.
     pub memory: Amount,
+    /// Amount of each card that it asked for when it came. It decides nothing.
+    pub request: Amount,
     /// Limit of pinned host memory; nothing for no limit.
     pub pinned: Option<MiB>,
     /// Compute time of each card. An opportunistic job is promised none.

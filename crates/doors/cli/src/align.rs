@@ -46,7 +46,44 @@ pub(crate) fn align(text: &str) -> String {
     aligned
 }
 
-/// A table of our own: a heading, rows, two blanks between columns and none at line ends.
+/// Units at the end of keys of the JSON form. A column's name leaves the unit out, because its cells
+/// have it.
+pub(crate) const UNITS: [&str; 8] = [
+    "MiB", "Bytes", "Percent", "Milli", "Ms", "Us", "Seconds", "GpuHours",
+];
+
+/// Name of the column that shows a key of the JSON form: its words in capitals, without the unit.
+/// `waitSeconds.p50` is `WAIT P50`.
+#[must_use]
+pub(crate) fn title(key: &str) -> String {
+    let mut title = String::with_capacity(key.len() + 4);
+    for part in key.split('.') {
+        let stems = UNITS.iter().filter_map(|unit| part.strip_suffix(unit));
+        let stem = stems.min_by_key(|stem| stem.len()).unwrap_or(part);
+        if !title.is_empty() {
+            title.push(' ');
+        }
+        for letter in stem.chars() {
+            if letter.is_ascii_uppercase() {
+                title.push(' ');
+            }
+            title.push(letter.to_ascii_uppercase());
+        }
+    }
+    title
+}
+
+/// A table of our own with a column for each of these keys of the JSON form, so that a column and
+/// its key cannot have different names.
+#[must_use]
+pub(crate) fn columns(keys: &[&str], rows: &[Vec<String>]) -> String {
+    let titles: Vec<String> = keys.iter().map(|key| title(key)).collect();
+    let heading: Vec<&str> = titles.iter().map(String::as_str).collect();
+    table(&heading, rows)
+}
+
+/// A table of our own: a heading, rows, two blanks between columns and none at line ends. For
+/// headings that are values, such as the policies that were compared; else [`columns`] is right.
 #[must_use]
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = heading.join("\t");
@@ -77,6 +114,28 @@ mod tests {
         assert_eq!(check("ä\t\tb\n"), "ä····b\n");
         assert_eq!(check(""), "");
         assert_eq!(check("\n\n"), "\n\n");
+    }
+
+    #[test]
+    fn a_column_has_the_name_of_its_key_without_the_unit() {
+        for (key, name) in [
+            ("name", "NAME"),
+            ("limitMiB", "LIMIT"),
+            ("pinnedUsedMiB", "PINNED USED"),
+            ("turnWaitPercent", "TURN WAIT"),
+            ("waitedMs", "WAITED"),
+            ("lostWorkGpuHours", "LOST WORK"),
+            ("startsWhen", "STARTS WHEN"),
+            ("waitSeconds.p50", "WAIT P50"),
+            ("gpus", "GPUS"),
+        ] {
+            assert_eq!(title(key), name);
+        }
+        let rows = [vec!["1".to_owned(), "2 MiB".to_owned()]];
+        assert_eq!(
+            columns(&["gpu", "usedMiB"], &rows),
+            "GPU  USED\n1    2 MiB\n"
+        );
     }
 
     #[test]

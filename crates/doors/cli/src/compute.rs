@@ -23,15 +23,20 @@ pub(crate) fn is_asked(claim: &Claim) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct ComputeTime {
     /// Promised compute time (the request).
-    #[serde(rename = "computeMilli", serialize_with = "thousandths")]
+    #[serde(rename = "computeRequestPercent", serialize_with = "as_percent")]
     promised: Milli,
     /// The most that it may use.
-    #[serde(rename = "computeLimitMilli", serialize_with = "thousandths")]
+    #[serde(rename = "computeLimitPercent", serialize_with = "as_percent")]
     limit: Milli,
 }
 
-fn thousandths<S: Serializer>(share: &Milli, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(share.get())
+fn as_percent<S: Serializer>(share: &Milli, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(percent_of(*share))
+}
+
+/// A share in percent, as JSON has it.
+pub(crate) fn percent_of(share: Milli) -> f64 {
+    f64::from(share.get()) / 10.0
 }
 
 impl ComputeTime {
@@ -96,7 +101,12 @@ pub(crate) fn is_shared(snapshot: &Snapshot) -> bool {
 
 /// The columns of a job: its class, its request, its usage within the last second, and the time
 /// that it waited for its turn.
-pub(crate) const JOB_HEADING: [&str; 4] = ["CLASS", "COMPUTE", "TIME", "WAITED"];
+pub(crate) const JOB_KEYS: [&str; 4] = [
+    "class",
+    "computeRequestPercent",
+    "computeUsedPercent",
+    "turnWaitPercent",
+];
 
 /// A job's cells in them.
 pub(crate) fn job_cells(job: &TenantRow) -> [String; 4] {
@@ -115,7 +125,7 @@ pub(crate) fn job_cells(job: &TenantRow) -> [String; 4] {
 }
 
 /// The columns of a card: the time promised to jobs, and their usage within the last second.
-pub(crate) const GPU_HEADING: [&str; 2] = ["PROMISED", "TIME"];
+pub(crate) const GPU_KEYS: [&str; 2] = ["computeGrantedPercent", "computeUsedPercent"];
 
 /// A card's cells in them.
 pub(crate) fn gpu_cells(gpu: &GpuRow) -> [String; 2] {
@@ -225,10 +235,11 @@ pub(crate) mod tests {
             let container = &claim.containers()[0];
             let time = ComputeTime::of_container(&claim, &container.name).unwrap();
             assert_eq!(time.to_string(), text);
-            assert_eq!(
-                serde_json::to_string(&time).unwrap(),
-                format!(r#"{{"computeMilli":{promised},"computeLimitMilli":{limit}}}"#)
-            );
+            let percent = |milli: u16| f64::from(milli) / 10.0;
+            let json = serde_json::json!({
+                "computeRequestPercent": percent(promised), "computeLimitPercent": percent(limit),
+            });
+            assert_eq!(serde_json::to_value(time).unwrap(), json);
         }
         let whole = Demand::of_cards(Count::new(2));
         assert_eq!(ComputeTime::of(&whole).to_string(), "100 %");

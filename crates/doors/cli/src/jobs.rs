@@ -3,13 +3,22 @@
 
 use sublet_arbiter::admin::{GpuRow, MpsRow, RefusalRow, Snapshot, TenantRow};
 
+use crate::align::columns;
 use crate::compute;
 
 /// Placeholder in an empty cell.
 const NOTHING: &str = "-";
 
-const GPU_HEADING: [&str; 8] = [
-    "GPU", "MODEL", "MEMORY", "USED", "GRANTED", "FREE", "UUID", "STATE",
+/// The keys of a card's columns.
+const GPU_KEYS: [&str; 8] = [
+    "gpu",
+    "model",
+    "memoryMiB",
+    "usedMiB",
+    "grantedMiB",
+    "freeMiB",
+    "uuid",
+    "health",
 ];
 
 /// Before which of them a card's compute time stands, where it is shown.
@@ -25,31 +34,40 @@ fn gpu_cells(gpu: &GpuRow) -> [String; 8] {
         mib(gpu.granted_mib),
         mib(gpu.free_mib),
         or_nothing(&gpu.uuid),
-        gpu.sick.clone().unwrap_or_else(|| "healthy".to_owned()),
+        health(gpu.sick.as_deref()),
     ]
 }
 
-const JOB_HEADING: [&str; 11] = [
-    "ID",
-    "NAME",
-    "STATE",
-    "GPU",
-    "ASKED",
-    "LIMIT",
-    "USED",
-    "PINNED",
-    "LAST REFUSAL",
-    "PIDS",
-    "WHY",
+/// Health of a card: `healthy`, or `unhealthy` with the problem.
+pub(crate) fn health(problem: Option<&str>) -> String {
+    problem.map_or_else(
+        || "healthy".to_owned(),
+        |problem| format!("unhealthy ({problem})"),
+    )
+}
+
+/// The keys of a job's columns.
+const JOB_KEYS: [&str; 11] = [
+    "id",
+    "name",
+    "state",
+    "gpus",
+    "requestMiB",
+    "limitMiB",
+    "usedMiB",
+    "pinnedUsedMiB",
+    "lastRefusal",
+    "pids",
+    "reason",
 ];
 
 /// Before which of them a job's compute time stands, where it is shown.
 const JOB_COMPUTE: usize = 8;
 
-/// The headings of jobs' columns. `with_compute`: whether compute time is shown.
-pub(crate) fn job_heading(with_compute: bool) -> Vec<&'static str> {
-    let more = with_compute.then_some(compute::JOB_HEADING);
-    with_more(&JOB_HEADING, JOB_COMPUTE, more.iter().flatten())
+/// The keys of jobs' columns. `with_compute`: whether compute time is shown.
+pub(crate) fn job_keys(with_compute: bool) -> Vec<&'static str> {
+    let more = with_compute.then_some(compute::JOB_KEYS);
+    with_more(&JOB_KEYS, JOB_COMPUTE, more.iter().flatten())
 }
 
 /// A job's cells in them.
@@ -72,7 +90,7 @@ fn plain_cells(job: &TenantRow) -> [String; 11] {
         or_nothing(&job.name),
         state(job),
         list(&job.gpus),
-        asked(job),
+        request(job),
         job.memory_limit_mib.map_or_else(|| NOTHING.to_owned(), mib),
         mib(job.memory_used_mib),
         pinned(job),
@@ -90,14 +108,14 @@ pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
         text += &format!("mps: {}\n\n", mps_line(mps));
     }
     if with_gpus {
-        let more = with_compute.then_some(compute::GPU_HEADING);
-        let heading = with_more(&GPU_HEADING, GPU_COMPUTE, more.iter().flatten());
+        let more = with_compute.then_some(compute::GPU_KEYS);
+        let keys = with_more(&GPU_KEYS, GPU_COMPUTE, more.iter().flatten());
         let cells = |gpu| {
             let more = with_compute.then(|| compute::gpu_cells(gpu));
             with_more(&gpu_cells(gpu), GPU_COMPUTE, more.iter().flatten())
         };
         let rows: Vec<_> = snapshot.gpus.iter().map(cells).collect();
-        text += &crate::align::table(&heading, &rows);
+        text += &columns(&keys, &rows);
         text.push('\n');
     }
     if snapshot.tenants.is_empty() {
@@ -108,7 +126,7 @@ pub(crate) fn text(snapshot: &Snapshot, with_gpus: bool) -> String {
             cells.map(|cell| cell.replace(['\t', '\n'], " ")).collect()
         };
         let rows: Vec<Vec<String>> = snapshot.tenants.iter().map(cells).collect();
-        text += &crate::align::table(&job_heading(with_compute), &rows);
+        text += &columns(&job_keys(with_compute), &rows);
     }
     text
 }
@@ -125,7 +143,7 @@ pub(crate) fn mps_line(mps: &MpsRow) -> String {
     line
 }
 
-/// A job's state, with its place if it waits.
+/// A job's state, with its position if it waits.
 fn state(job: &TenantRow) -> String {
     match job.position {
         Some(position) => format!("{} ({position})", job.state),
@@ -133,15 +151,21 @@ fn state(job: &TenantRow) -> String {
     }
 }
 
-pub(crate) fn asked(job: &TenantRow) -> String {
-    let asked = match (job.asked.as_str(), job.asked_gpus) {
-        ("", _) => return NOTHING.to_owned(),
-        (asked, 0 | 1) => asked.to_owned(),
-        (asked, n) => format!("{n} × {asked}"),
+/// A job's request: so much of so many cards, and of which; a dash for a process that is no job.
+pub(crate) fn request(job: &TenantRow) -> String {
+    let each = match (job.request_mib, job.request_percent) {
+        (Some(amount), _) => mib(amount),
+        (None, Some(share)) => format!("{share} %"),
+        (None, None) => "a whole GPU".to_owned(),
     };
-    match &job.asked_of {
-        None => asked,
-        Some(cards) => format!("{asked} (GPU {})", list(cards)),
+    let request = match job.request_gpus {
+        0 => return NOTHING.to_owned(),
+        1 => each,
+        n => format!("{n} × {each}"),
+    };
+    match &job.allowed_gpus {
+        None => request,
+        Some(gpus) => format!("{request} (GPU {})", list(gpus)),
     }
 }
 
@@ -223,14 +247,15 @@ pub(crate) mod tests {
             used_mib,
             granted_mib,
             free_mib: 16384 - granted_mib,
+            health: "healthy".to_owned(),
             ..GpuRow::default()
         };
         let job = |id, name: &str, state: &str| TenantRow {
             id: Some(id),
             name: name.to_owned(),
             state: state.to_owned(),
-            asked: "4096 MiB".to_owned(),
-            asked_gpus: 1,
+            request_mib: Some(4096),
+            request_gpus: 1,
             pinned_used_mib: Some(0),
             ..TenantRow::default()
         };
@@ -252,7 +277,7 @@ pub(crate) mod tests {
                 },
                 TenantRow {
                     gpus: vec![0, 1],
-                    asked_gpus: 2,
+                    request_gpus: 2,
                     memory_limit_mib: Some(1024),
                     memory_used_mib: 1200,
                     pinned_limit_mib: Some(512),
@@ -282,18 +307,18 @@ pub(crate) mod tests {
         assert_eq!(
             text(&example(), true),
             "\
-GPU  MODEL  MEMORY     USED      GRANTED   FREE       UUID   STATE
+GPU  MODEL  MEMORY     USED      GRANTED   FREE       UUID   HEALTH
 0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   GPU-0  healthy
 1    Fake   16384 MiB  0 MiB     0 MiB     16384 MiB  GPU-1  healthy
 
-ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     LAST REFUSAL      \
-PIDS   WHY
-1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     512 MiB, 3 s ago  11,12
-2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  -                 -      \
+ID  NAME   STATE        GPUS  REQUEST       LIMIT     USED      PINNED USED  LAST REFUSAL      \
+PIDS   REASON
+1   train  running      0     4096 MiB      4096 MiB  3000 MiB  40 MiB       512 MiB, 3 s ago  11,12
+2   serve  over         0,1   2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB    -                 -      \
 uses 176 MiB more than its limit
-3   later  waiting (1)  -    4096 MiB      -         0 MiB     0 MiB      -                 -      \
+3   later  waiting (1)  -     4096 MiB      -         0 MiB     0 MiB        -                 -      \
 GPU 0 lacks 1 MiB
--   stray  unmanaged    0    -             -         480 MiB   -          -                 99
+-   stray  unmanaged    0     -             -         480 MiB   -            -                 99
 "
         );
         assert_eq!(text(&Snapshot::default(), false), "no job\n");
@@ -327,19 +352,19 @@ GPU 0 lacks 1 MiB
         assert_eq!(
             lines[..2],
             [
-                "GPU  MODEL  MEMORY     USED      GRANTED   FREE       PROMISED  TIME  UUID   STATE",
-                "0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   25 %      85 %  GPU-0  healthy",
+                "GPU  MODEL  MEMORY     USED      GRANTED   FREE       COMPUTE GRANTED  COMPUTE USED  UUID   HEALTH",
+                "0    Fake   16384 MiB  4200 MiB  8192 MiB  8192 MiB   25 %             85 %          GPU-0  healthy",
             ]
         );
         assert_eq!(
             lines[4..7],
             [
-                "ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     CLASS          \
-                 COMPUTE       TIME  WAITED  LAST REFUSAL      PIDS   WHY",
-                "1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     guaranteed     \
-                 25 %          25 %  75 %    512 MiB, 3 s ago  11,12",
-                "2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  opportunistic  \
-                 at most 60 %  60 %  40 %    -                 -      uses 176 MiB more than its limit",
+                "ID  NAME   STATE        GPUS  REQUEST       LIMIT     USED      PINNED USED  CLASS          \
+                 COMPUTE REQUEST  COMPUTE USED  TURN WAIT  LAST REFUSAL      PIDS   REASON",
+                "1   train  running      0     4096 MiB      4096 MiB  3000 MiB  40 MiB       guaranteed     \
+                 25 %             25 %          75 %       512 MiB, 3 s ago  11,12",
+                "2   serve  over         0,1   2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB    opportunistic  \
+                 at most 60 %     60 %          40 %       -                 -      uses 176 MiB more than its limit",
             ]
         );
     }
@@ -378,15 +403,16 @@ GPU 0 lacks 1 MiB
     }
 
     #[test]
-    fn what_a_job_asked_says_of_which_cards() {
-        let asked = |job: &TenantRow| plain_cells(job)[4].clone();
+    fn a_request_says_of_which_cards() {
         let mut job = example().tenants.remove(1);
-        assert_eq!(asked(&job), "2 × 4096 MiB");
-        job.asked_of = Some(vec![0, 1]);
-        assert_eq!(asked(&job), "2 × 4096 MiB (GPU 0,1)");
-        (job.asked_gpus, job.asked) = (1, "a whole GPU".to_owned());
-        job.asked_of = Some(vec![1]);
-        assert_eq!(asked(&job), "a whole GPU (GPU 1)");
+        assert_eq!(request(&job), "2 × 4096 MiB");
+        job.allowed_gpus = Some(vec![0, 1]);
+        assert_eq!(request(&job), "2 × 4096 MiB (GPU 0,1)");
+        (job.request_gpus, job.request_mib) = (1, None);
+        job.allowed_gpus = Some(vec![1]);
+        assert_eq!(request(&job), "a whole GPU (GPU 1)");
+        job.request_percent = Some(12.5);
+        assert_eq!(request(&job), "12.5 % (GPU 1)");
     }
 
     #[test]

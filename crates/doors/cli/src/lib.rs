@@ -24,7 +24,8 @@
 //!   queue's engine once, `print` shows it. `explain job` and `plan --queue` are the same answer.
 //!   Groups and quotas are made as in the controller: by `queued_groups` and `QuotaTotals` of
 //!   `sublet-api`.
-//! - `ps`, `top/`, `limit`: `jobs` makes the cells of all their tables. In `top/`, `keys` and
+//! - `ps`, `top/`, `limit`: `jobs` makes the cells of all their tables, `users` finds users' names.
+//!   In `top/`, `keys` and
 //!   `screen` are pure, and `live` owns the terminal; `node` asks the agent of a cluster's node.
 //! - `standalone`: the arbiter as a program of its own.
 //!
@@ -67,6 +68,9 @@ pub mod run;
 pub mod simulate;
 pub mod standalone;
 pub mod top;
+mod users;
 mod verdict;
+#[cfg(test)]
+mod vocabulary;
 
 pub use answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, print_error};

@@ -137,29 +137,54 @@ fn number(job: &str, snapshot: &Snapshot) -> Result<u64, String> {
     }
 }
 
+/// A job with its new limits.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Limited<'a> {
-    #[serde(flatten)]
-    placed: &'a Placed,
+    id: u64,
+    gpus: Vec<LimitedGpu<'a>>,
+    #[serde(rename = "pinnedLimitMiB")]
+    pinned_limit_mib: Option<u64>,
     state: Option<&'a str>,
-    #[serde(rename = "memoryUsedMiB")]
-    used: Option<u64>,
+    #[serde(rename = "usedMiB")]
+    used_mib: Option<u64>,
     #[serde(rename = "pinnedUsedMiB")]
-    pinned: Option<u64>,
+    pinned_used_mib: Option<u64>,
     compute_request_percent: Option<f64>,
     compute_limit_percent: Option<f64>,
 }
 
+/// A card of the job.
+#[derive(Serialize)]
+struct LimitedGpu<'a> {
+    gpu: u16,
+    uuid: &'a str,
+    #[serde(rename = "limitMiB")]
+    limit_mib: u64,
+}
+
+impl<'a> Limited<'a> {
+    fn of(placed: &'a Placed, job: Option<&'a TenantRow>) -> Limited<'a> {
+        let gpu = |gpu: &'a PlacedGpu| LimitedGpu {
+            gpu: gpu.index,
+            uuid: &gpu.uuid,
+            limit_mib: gpu.limit_mib,
+        };
+        Limited {
+            id: placed.id,
+            gpus: placed.gpus.iter().map(gpu).collect(),
+            pinned_limit_mib: placed.pinned_limit_mib,
+            state: job.map(|job| &*job.state),
+            used_mib: job.map(|job| job.memory_used_mib),
+            pinned_used_mib: job.and_then(|job| job.pinned_used_mib),
+            compute_request_percent: job.and_then(|job| job.compute_request_percent),
+            compute_limit_percent: job.and_then(|job| job.compute_limit_percent),
+        }
+    }
+}
+
 fn print(placed: &Placed, job: Option<&TenantRow>, format: Format) -> anyhow::Result<Answer> {
-    let limited = Limited {
-        placed,
-        state: job.map(|job| &*job.state),
-        used: job.map(|job| job.memory_used_mib),
-        pinned: job.and_then(|job| job.pinned_used_mib),
-        compute_request_percent: job.and_then(|job| job.compute_request_percent),
-        compute_limit_percent: job.and_then(|job| job.compute_limit_percent),
-    };
+    let limited = Limited::of(placed, job);
     let text = match format {
         Format::Json => document(&limited, false)?,
         Format::Yaml => document(&limited, true)?,
@@ -207,9 +232,29 @@ fn notes(job: &TenantRow) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::jobs::tests::example;
+    use crate::jobs::tests::{example, example_of_shares};
+
+    /// JSON of an example; people get sentences.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let placed = Placed {
+            id: 2,
+            gpus: vec![PlacedGpu {
+                index: 0,
+                uuid: "GPU-0".to_owned(),
+                limit_mib: 1024,
+                context_mib: 0,
+            }],
+            pinned_limit_mib: Some(30),
+            compute: Some("20 %..60 %".to_owned()),
+            mps: None,
+            dir: "/r".to_owned(),
+        };
+        let snapshot = example_of_shares();
+        let answer = print(&placed, snapshot.tenants.get(1), Format::Json).unwrap();
+        vec![[String::new(), answer.text]]
+    }
 
     #[test]
     fn a_job_is_meant_by_number_or_by_a_name_of_its_own() {

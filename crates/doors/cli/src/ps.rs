@@ -1,22 +1,23 @@
 //! `sublet ps`: the jobs of this machine, once.
 
 use serde::Serialize;
-use sublet_arbiter::admin::{Snapshot, TenantRow};
+use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 use sublet_arbiter::libraries::Carried;
 
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
 use crate::machine::{Machine, MachineArgs};
 use crate::run;
+use crate::users::name_users;
 
 /// Arguments of `sublet ps`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   sublet ps                          jobs that run and wait, and GPU processes outside jobs;
-                                     if there are none, the cards
+                                     if there are none, the GPUs
   sublet ps --fake-gpu 2x16GiB       of a fake machine
-  sublet ps -o json | jq '.tenants[] | select(.state == \"over\") | .name'
+  sublet ps -o json | jq '.jobs[] | select(.state == \"over\") | .name'
 
 EXIT CODES
   0  printed
@@ -38,7 +39,8 @@ pub struct Args {
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine);
     run::ensure_arbiter(&machine, carried)?;
-    let snapshot = machine.snapshot()?;
+    let mut snapshot = machine.snapshot()?;
+    name_users(&mut snapshot);
     Ok(Answer {
         text: print(&snapshot, args.output)?,
         notes: Vec::new(),
@@ -46,24 +48,41 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Ans
     })
 }
 
+/// Content of the tables, for programs.
 #[derive(Serialize)]
 struct Jobs<'a> {
-    tenants: &'a [TenantRow],
+    gpus: &'a [GpuRow],
+    jobs: &'a [TenantRow],
 }
 
 fn print(snapshot: &Snapshot, format: Format) -> anyhow::Result<String> {
-    let tenants = &snapshot.tenants;
+    let Snapshot { gpus, tenants, .. } = snapshot;
+    let content = Jobs {
+        gpus,
+        jobs: tenants,
+    };
     match format {
         Format::Table => Ok(jobs::text(snapshot, tenants.is_empty())),
-        Format::Json => document(&Jobs { tenants }, false),
-        Format::Yaml => document(&Jobs { tenants }, true),
+        Format::Json => document(&content, false),
+        Format::Yaml => document(&content, true),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::jobs::tests::example;
+    use crate::jobs::tests::{example, example_of_shares};
+
+    /// Table and JSON of an example.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let mut idle = example_of_shares();
+        idle.tenants.clear();
+        [example_of_shares(), idle]
+            .map(|snapshot| {
+                [Format::Table, Format::Json].map(|form| print(&snapshot, form).unwrap())
+            })
+            .to_vec()
+    }
 
     #[test]
     fn jobs_are_printed_in_every_form() {
@@ -76,9 +95,10 @@ mod tests {
         assert!(table.ends_with("\n\nno job\n"), "{table}");
         let json = print(&example(), Format::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["tenants"][0]["memoryLimitMiB"], 4096);
-        assert_eq!(json["tenants"][2]["state"], "waiting");
+        assert_eq!(json["jobs"][0]["limitMiB"], 4096);
+        assert_eq!(json["jobs"][2]["state"], "waiting");
+        assert_eq!(json["gpus"][0]["grantedMiB"], 8192);
         let yaml = print(&example(), Format::Yaml).unwrap();
-        assert!(yaml.contains("memoryUsedMiB: 480"), "{yaml}");
+        assert!(yaml.contains("usedMiB: 480"), "{yaml}");
     }
 }

@@ -40,7 +40,7 @@ fn a_plan_s_exit_code_says_whether_everything_is_placed() {
     let refused = sublet(&["plan", "-f", &example("four-gpus.yaml"), "-o", "json"]);
     assert_eq!(refused.status.code(), Some(1));
     let json: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
-    assert_eq!(json["pods"][0]["devices"][0]["index"], 1);
+    assert_eq!(json["pods"][0]["gpus"][0]["gpu"], 1);
     let time = json["pods"][0]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]
         .as_str()
         .unwrap();
@@ -202,7 +202,7 @@ fn bash_completes_what_there_is() {
     };
     has(&["r"], "run");
     has(&["run", "--no"], "--no-wait");
-    has(&["run", "--dev"], "--device");
+    has(&["run", "--allo"], "--allowed-gpus");
     has(&["agent", "--evict"], "--evict-unmanaged");
     has(&["agent", "--allow"], "--allow-local-jobs");
     has(&["ps", "-o", "j"], "json");
@@ -211,7 +211,7 @@ fn bash_completes_what_there_is() {
     for words in [
         &["run", "--memory", ""][..],
         &["run", "--gpus", ""],
-        &["run", "--device", ""],
+        &["run", "--allowed-gpus", ""],
         &["run", "--name", ""],
         &["limit", "--memory", ""],
     ] {

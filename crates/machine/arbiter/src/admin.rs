@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::gauge::Sizes;
 
 /// The version of these messages. It rises when an old command could misunderstand a reply.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The longest line that either side accepts.
 pub const LINE_MAX: usize = 1 << 20;
@@ -271,13 +271,15 @@ pub struct PlacedGpu {
     pub context_mib: u64,
 }
 
-/// Everything there is to see; `sublet top --once -o json` prints it as it is.
+/// Everything there is to see; `sublet top --once -o json` prints it as it is. Its keys are words of
+/// STYLE.md's vocabulary: an amount without a thing is memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Snapshot {
     /// Cards, by index.
     pub gpus: Vec<GpuRow>,
     /// Jobs by number, then processes that use a card without being a job.
+    #[serde(rename = "jobs")]
     pub tenants: Vec<TenantRow>,
     /// Total use of the cards per user.
     pub users: Vec<UserRow>,
@@ -292,6 +294,7 @@ pub struct Snapshot {
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuRow {
     /// Its number.
+    #[serde(rename = "gpu")]
     pub index: u16,
     /// Its UUID.
     pub uuid: String,
@@ -309,10 +312,11 @@ pub struct GpuRow {
     /// Reserve: what the operator set aside, and the memory of processes outside any job.
     #[serde(rename = "keptMiB")]
     pub kept_mib: u64,
-    /// Memory that a new job could have.
+    /// Memory that a new job could have: neither granted nor kept.
     #[serde(rename = "freeMiB")]
     pub free_mib: u64,
     /// Compute time that is promised to its jobs.
+    #[serde(rename = "computeGrantedPercent")]
     pub compute_promised_percent: f64,
     /// Compute time that its jobs used within the last second; nothing if it is not measured.
     pub compute_used_percent: Option<f64>,
@@ -325,8 +329,10 @@ pub struct GpuRow {
     /// `overlapping` if jobs' turns may overlap there; `exclusive` if a turn begins only when
     /// nothing of the last one runs.
     pub slices: String,
+    /// `healthy`, or `unhealthy`: the card gets no new work.
+    pub health: String,
     /// Reason why the card gets no new work; nothing if it is healthy.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "problem", skip_serializing_if = "Option::is_none")]
     pub sick: Option<String>,
 }
 
@@ -340,9 +346,12 @@ pub struct TenantRow {
     pub name: String,
     /// Its processes on the GPUs.
     pub pids: Vec<u32>,
-    /// User who owns the job; nothing for a container or an unmanaged process.
+    /// Number of the user who owns the job; nothing for a container or an unmanaged process.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub user: Option<u32>,
+    pub uid: Option<u32>,
+    /// Name of that user. The command that shows it looks it up, never the arbiter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Higher goes first among the jobs that wait.
     pub priority: i32,
     /// Time waited so far; nothing if it does not wait.
@@ -356,19 +365,23 @@ pub struct TenantRow {
     pub root: Option<u32>,
     /// Its cards' numbers.
     pub gpus: Vec<u16>,
-    /// Request per card, for people: `4096 MiB`, `50 %`, `a whole GPU`.
-    pub asked: String,
-    /// On how many cards.
-    pub asked_gpus: u32,
+    /// Request per card, whatever its limit is now. Without this and the percentage it asked for
+    /// whole cards, or asked for nothing.
+    #[serde(rename = "requestMiB")]
+    pub request_mib: Option<u64>,
+    /// The same as a percentage of each card's memory.
+    pub request_percent: Option<f64>,
+    /// On how many cards; 0 for an unmanaged process.
+    pub request_gpus: u32,
     /// Cards where it may run; nothing for any card.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_of: Option<Vec<u16>>,
+    pub allowed_gpus: Option<Vec<u16>>,
     /// Limit per card (the largest, if percentages make them differ); nothing while it waits,
     /// and for an unmanaged process.
-    #[serde(rename = "memoryLimitMiB")]
+    #[serde(rename = "limitMiB")]
     pub memory_limit_mib: Option<u64>,
     /// Use on the card with the highest use, contexts and modules included.
-    #[serde(rename = "memoryUsedMiB")]
+    #[serde(rename = "usedMiB")]
     pub memory_used_mib: u64,
     /// Limit of pinned host memory; nothing for no limit.
     #[serde(rename = "pinnedLimitMiB")]
@@ -390,6 +403,7 @@ pub struct TenantRow {
     pub compute_used_percent: Option<f64>,
     /// Share of the last second spent waiting for a turn, on the card with the longest wait;
     /// nothing if it is not measured.
+    #[serde(rename = "turnWaitPercent")]
     pub waiting_percent: Option<f64>,
     /// Duration of a mini-batch now, as far as it is visible from outside: the program repeats
     /// itself, and other jobs want its cards. Nothing if it is not known.
@@ -415,6 +429,7 @@ pub struct TenantRow {
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantGpuRow {
     /// The card's number.
+    #[serde(rename = "gpu")]
     pub index: u16,
     /// The job's limit there.
     #[serde(rename = "limitMiB")]
@@ -436,6 +451,7 @@ pub struct TenantGpuRow {
     /// Compute time used there within the last second; nothing if it is not measured.
     pub compute_used_percent: Option<f64>,
     /// Share of the last second spent waiting for a turn there; nothing if it is not measured.
+    #[serde(rename = "turnWaitPercent")]
     pub waiting_percent: Option<f64>,
     /// True while it waits because it is at its limit; nothing if it is not measured.
     pub is_throttled: Option<bool>,
@@ -443,6 +459,7 @@ pub struct TenantGpuRow {
     /// measured now.
     pub compute_used_seconds: Option<f64>,
     /// The time since then in which it wanted the card and had no turn.
+    #[serde(rename = "turnWaitSeconds")]
     pub waited_seconds: Option<f64>,
     /// Part of that time spent waiting at its limit.
     pub throttled_seconds: Option<f64>,
@@ -456,13 +473,15 @@ pub struct TenantGpuRow {
 #[serde(rename_all = "camelCase", default)]
 pub struct UseHistory {
     /// The card's number.
+    #[serde(rename = "gpu")]
     pub index: u16,
     /// Age of the newest point.
     pub ago_ms: u64,
     /// Memory at each point.
-    #[serde(rename = "memoryMiB")]
+    #[serde(rename = "usedMiB")]
     pub memory_mib: Vec<u64>,
     /// Percentage of the card's time used between each point and the one before.
+    #[serde(rename = "computeUsedPercent")]
     pub compute_percent: Vec<u64>,
 }
 

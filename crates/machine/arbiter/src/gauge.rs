@@ -84,14 +84,19 @@ struct Measured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Unit in which the card gives memory.
+    #[serde(rename = "blockBytes")]
     pub block: u64,
     /// The largest allocation that shares a piece.
+    #[serde(rename = "smallBytes")]
     pub small: u64,
     /// Memory taken for small allocations at once.
+    #[serde(rename = "pieceBytes")]
     pub piece: u64,
     /// Number of empty pieces that a context keeps; the largest number for all.
+    #[serde(rename = "keptPieces")]
     pub kept: u32,
     /// Memory that a pool takes at once.
+    #[serde(rename = "poolBytes")]
     pub pool: u64,
 }
 

@@ -17,7 +17,7 @@ use sublet_model::MiB;
 use sublet_share::{Amount, JobId, JobView, UserId};
 use tracing::warn;
 
-use crate::admin::{Mode, Submit};
+use crate::admin::{Mode, Submit, parse_amount};
 use crate::error::ArbiterError;
 use crate::machine_folder::{Folder, check_private};
 use crate::stamp::ProcessStamp;
@@ -29,6 +29,9 @@ const FORMAT: u32 = 1;
 /// The most that is read of a record, which has a few hundred bytes: a name has 128 characters,
 /// and a job sixteen cards.
 const RECORD_MAX: u64 = 64 * 1024;
+
+/// The first request of a job for whole cards, as a record has it.
+const WHOLE: &str = "whole";
 
 /// The name of a record that is being written.
 const DRAFT: &str = "draft";
@@ -45,6 +48,10 @@ pub(crate) struct JobRecord {
     pub(crate) root: ProcessStamp,
     /// Its request, as it was changed since it came.
     pub(crate) ask: Submit,
+    /// Memory of each card that it asked for when it came, if its limit was changed since;
+    /// [`WHOLE`] for whole cards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
     /// Its cards, with their limits.
     pub(crate) gpus: Vec<RecordedGpu>,
     /// Were its programs told to be clients of MPS?
@@ -107,10 +114,22 @@ impl JobRecord {
             user: ask.user?.0,
             root,
             ask: ask_now,
+            request: (ask.request != ask.memory).then(|| match ask.request {
+                Amount::Whole => WHOLE.to_owned(),
+                amount => amount.to_string(),
+            }),
             gpus,
             mps,
         };
         (!record.gpus.is_empty()).then_some(record)
+    }
+
+    /// Memory of each card that the job asked for when it came, if its limit was changed since.
+    pub(crate) fn request(&self) -> Option<Amount> {
+        match self.request.as_deref()? {
+            WHOLE => Some(Amount::Whole),
+            text => parse_amount(text).ok(),
+        }
     }
 
     fn file(&self, folder: &Path) -> PathBuf {

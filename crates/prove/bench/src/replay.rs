@@ -51,13 +51,13 @@ struct Run {
     about: String,
     jobs: u64,
     ended: u64,
-    gpu_percent: f64,
-    lost_gpu_percent: f64,
+    allocated_percent: f64,
+    lost_percent: f64,
     evictions: u64,
-    lost_gpu_hours: f64,
+    lost_work_gpu_hours: f64,
     makespan_seconds: u64,
     wait_by_size: Vec<Group>,
-    wait_by_tenant: Vec<Group>,
+    wait_by_quota: Vec<Group>,
     cpu_seconds: f64,
 }
 
@@ -65,7 +65,7 @@ struct Run {
 #[serde(rename_all = "camelCase")]
 struct Group {
     gpus: Option<String>,
-    tenant: Option<String>,
+    quota: Option<String>,
     min_gpus: Option<u64>,
     jobs: u64,
     wait_seconds: Option<Waits>,
@@ -81,7 +81,7 @@ struct Waits {
 impl Run {
     /// Percent of the cluster in which jobs ran to their end.
     fn useful(&self) -> f64 {
-        self.gpu_percent - self.lost_gpu_percent
+        self.allocated_percent - self.lost_percent
     }
 
     /// Hours that nine of ten gangs waited at most.
@@ -198,7 +198,7 @@ fn show(runs: &[Run], report: &mut Report) -> Result<()> {
     report.table(&totals(runs));
     report.say("Waits until the start of the run in which a job ended: p50 / p90 / p99, hours.");
     report.table(&waits(runs, |run| &run.wait_by_size));
-    report.table(&waits(runs, |run| &run.wait_by_tenant));
+    report.table(&waits(runs, |run| &run.wait_by_quota));
     let lines = runs.iter();
     let lines: Vec<String> = lines
         .map(|run| format!("- `{}`: {}", run.discipline, run.about))
@@ -240,10 +240,10 @@ fn totals(runs: &[Run]) -> Vec<Vec<String>> {
     let row = |run: &Run| {
         vec![
             format!("`{}`", run.discipline),
-            format!("{:.2}", run.gpu_percent),
-            format!("{:.2}", run.lost_gpu_percent),
+            format!("{:.2}", run.allocated_percent),
+            format!("{:.2}", run.lost_percent),
             run.evictions.to_string(),
-            format!("{:.0}", run.lost_gpu_hours),
+            format!("{:.0}", run.lost_work_gpu_hours),
             format!("{:.0}", hours(run.makespan_seconds)),
             format!("{:.1}", run.cpu_seconds),
         ]
@@ -265,9 +265,9 @@ fn waits(runs: &[Run], groups: impl Fn(&Run) -> &Vec<Group>) -> Vec<Vec<String>>
         .iter()
         .enumerate()
     {
-        let name = match (&group.gpus, &group.tenant, group.min_gpus) {
+        let name = match (&group.gpus, &group.quota, group.min_gpus) {
             (Some(gpus), ..) => format!("{gpus} GPUs").replace("gangs GPUs", GANGS),
-            (None, Some(tenant), Some(min)) => format!("{tenant} (min {min})"),
+            (None, Some(quota), Some(min)) => format!("{quota} (min {min})"),
             _ => String::new(),
         };
         let cells = runs.iter().map(|run| cell(groups(run).get(at)));

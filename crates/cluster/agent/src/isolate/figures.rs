@@ -156,7 +156,7 @@ mod tests {
         let (metrics, registry) = AgentMetrics::registered();
         let values = move |metric: &str| {
             let labels = "{namespace=\"ns\",pod=\"a\",container=\"main\",gpu=\"1\"} ";
-            let wanted = format!("sublet_agent_tenant_{metric}{labels}");
+            let wanted = format!("sublet_agent_container_{metric}{labels}");
             let page = print(&registry);
             let found = page.lines().filter_map(|line| line.strip_prefix(&wanted));
             found.map(str::to_owned).collect()
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn each_container_is_shown_until_it_is_gone() {
         let (metrics, mut figures, values) = page();
-        let (limit, used) = ("memory_limit_bytes", "memory_used_bytes");
+        let (limit, used) = ("gpu_memory_limit_bytes", "gpu_memory_used_bytes");
         let refusals = "refusals_total";
         figures.update(&metrics, &look(7, None), 1_000);
         assert_eq!(values(limit), ["314572800"]);
@@ -179,7 +179,7 @@ mod tests {
         }
         assert_eq!(values(refusals), ["2"]);
         figures.update(&metrics, &(Snapshot::default(), BTreeMap::new()), 6_000);
-        for name in [limit, used, refusals, "gpu_time_seconds_total"] {
+        for name in [limit, used, refusals, "compute_used_seconds_total"] {
             assert_eq!(values(name), [""; 0], "{name}");
         }
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn time_is_counted_and_never_goes_back_while_a_container_lives() {
         let (metrics, mut figures, values) = page();
-        let names = ["gpu_time", "gate_wait", "throttled"];
+        let names = ["compute_used", "turn_wait", "throttled"];
         for (job, counts, expected) in [
             (4, [None, None, None], ["0.0", "0.0", "0.0"]),
             (4, [Some(1.5), Some(2.0), Some(0.5)], ["1.5", "2.0", "0.5"]),

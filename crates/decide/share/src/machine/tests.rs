@@ -28,6 +28,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
     JobAsk {
         name: Arc::from("job"),
         memory: Amount::Memory(MiB::from(mib)),
+        request: Amount::Memory(MiB::from(mib)),
         pinned: None,
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,

@@ -32,6 +32,7 @@ fn ask(memory: Amount, gpus: u32) -> JobAsk {
     JobAsk {
         name: Arc::from("job"),
         memory,
+        request: memory,
         pinned: None,
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,

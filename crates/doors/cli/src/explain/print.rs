@@ -8,7 +8,7 @@ use serde::Serialize;
 use sublet_model::Grant;
 
 use super::state::{Doubt, State, Waiting};
-use crate::align::table;
+use crate::align::columns;
 use crate::refusals::{MANY, Refusals};
 
 #[derive(Serialize)]
@@ -24,7 +24,7 @@ pub(super) struct ExplainJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    devices: Vec<DeviceJson>,
+    gpus: Vec<GpuJson>,
     /// The scheduler's message about the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     condition: Option<String>,
@@ -40,12 +40,12 @@ pub(super) struct ExplainJson<'a> {
 }
 
 #[derive(Serialize)]
-struct DeviceJson {
+struct GpuJson {
     container: String,
-    index: u16,
+    gpu: u16,
     uuid: Option<String>,
-    #[serde(rename = "memoryMiB")]
-    memory_mib: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
 }
 
 pub(super) fn json<'a>(namespace: &str, name: &str, state: &'a State) -> ExplainJson<'a> {
@@ -55,7 +55,7 @@ pub(super) fn json<'a>(namespace: &str, name: &str, state: &'a State) -> Explain
         state: word(state),
         summary: summary(state),
         node: None,
-        devices: Vec::new(),
+        gpus: Vec::new(),
         condition: None,
         fits: None,
         refusals: None,
@@ -64,13 +64,13 @@ pub(super) fn json<'a>(namespace: &str, name: &str, state: &'a State) -> Explain
     match state {
         State::Bound { node, devices, .. } => {
             json.node = Some(node.clone());
-            let device = |grant: &Grant| DeviceJson {
+            let gpu = |grant: &Grant| GpuJson {
                 container: grant.container.to_string(),
-                index: grant.card.index.0,
+                gpu: grant.card.index.0,
                 uuid: grant.card.uuid.as_ref().map(ToString::to_string),
-                memory_mib: grant.memory.get(),
+                granted_mib: grant.memory.get(),
             };
-            json.devices = devices.iter().map(device).collect();
+            json.gpus = devices.iter().map(gpu).collect();
         }
         State::Waiting(waiting) => {
             json.condition.clone_from(&waiting.condition);
@@ -194,7 +194,7 @@ pub(super) fn text(namespace: &str, name: &str, state: &State) -> String {
                 })
                 .collect();
             text.push('\n');
-            text += &table(&["CONTAINER", "GPU", "MEMORY", "UUID"], &rows);
+            text += &columns(&["container", "gpu", "grantedMiB", "uuid"], &rows);
         }
         State::Waiting(waiting) => waiting_text(waiting, &mut text),
         _ => {}

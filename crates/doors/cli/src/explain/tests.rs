@@ -258,18 +258,32 @@ fn what_the_stock_scheduler_says_of_a_node_is_said_too() {
     );
 }
 
-#[test]
-fn a_bound_pod_shows_its_devices() {
+/// A pod that has its cards.
+fn bound() -> String {
     let meta = "name: p-0, annotations: {ALIYUN_COM_GPU_MEM_IDX: \"1\", \
                 ALIYUN_COM_GPU_MEM_ASSIGNED: \"false\"}";
-    let objects = NODES.to_owned() + &pod(meta, "3", "  nodeName: n1\n");
+    NODES.to_owned() + &pod(meta, "3", "  nodeName: n1\n")
+}
+
+/// Table and JSON of examples.
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    let forms =
+        |objects: &str| [Format::Table, Format::Json].map(|form| explained(objects, form).text);
+    let [_, waiting] = forms(&(NODES.to_owned() + &pod("name: p-0", "5", "")));
+    // Of a pod that waits people get sentences.
+    vec![forms(&bound()), [String::new(), waiting]]
+}
+
+#[test]
+fn a_bound_pod_shows_its_devices() {
+    let objects = bound();
     assert_eq!(
         explained(&objects, Format::Table).text,
         "\
 pod team/p-0: it is on node n1, which has not handed over its devices yet
 
-CONTAINER  GPU  MEMORY  UUID
-c          1    3 MiB   -
+CONTAINER  GPU  GRANTED  UUID
+c          1    3 MiB    -
 "
     );
     let yaml = explained(&objects, Format::Yaml).text;

@@ -1,24 +1,24 @@
 //! The form of `sublet inspect` for programs.
 //!
 //! A promise: fields are added, never renamed or taken away. Memory is always in MiB, whatever unit
-//! the node counts in. A node's `pending` pods do not say which card they use. The node's `usedMiB`
-//! includes them, and no card's does.
+//! the node counts in. A node's `pending` pods do not say which card they use. The node's
+//! `grantedMiB` includes them, and no card's does.
 
 use serde::Serialize;
 use sublet_api::NotIsolated;
 use sublet_model::{Health, MiB};
 
 use super::view::{NodeView, Place, PodView, View, identity_name, sharing_name};
-use crate::compute::ComputeTime;
+use crate::compute::{ComputeTime, percent_of};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Inspect {
     nodes: Vec<NodeJson>,
-    #[serde(rename = "totalMiB")]
-    total: u64,
-    #[serde(rename = "usedMiB")]
-    used: u64,
+    #[serde(rename = "memoryMiB")]
+    memory_mib: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
 }
 
 #[derive(Serialize)]
@@ -29,10 +29,10 @@ struct NodeJson {
     sharing: &'static str,
     identity: &'static str,
     unit: String,
-    #[serde(rename = "totalMiB")]
-    total: u64,
-    #[serde(rename = "usedMiB")]
-    used: u64,
+    #[serde(rename = "memoryMiB")]
+    memory_mib: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
     /// Only if containers are not held to their parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_isolated: Option<NotIsolatedJson>,
@@ -51,25 +51,27 @@ struct NotIsolatedJson {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct GpuJson {
-    index: u16,
+    gpu: u16,
     uuid: Option<String>,
     health: &'static str,
     /// Fault of an unhealthy card.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(rename = "memoryMiB")]
-    memory: u64,
-    #[serde(rename = "usedMiB")]
-    used: u64,
+    memory_mib: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
     /// Memory kept free for pods that do not say which card they have.
     #[serde(rename = "keptMiB", skip_serializing_if = "Option::is_none")]
-    kept: Option<u64>,
-    /// Compute time that is promised, in thousandths of the card; only if any pod of the document
-    /// asks for some.
+    kept_mib: Option<u64>,
+    /// Compute time that is promised; only if any pod of the document asks for some.
     #[serde(skip_serializing_if = "Option::is_none")]
-    compute_milli: Option<u16>,
+    compute_granted_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    kept_compute_milli: Option<u16>,
+    compute_kept_percent: Option<f64>,
+    /// Mean over a minute, as the node's agent measures it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_used_percent: Option<f64>,
     pods: Vec<PodJson>,
 }
 
@@ -79,14 +81,14 @@ struct PodJson {
     namespace: String,
     name: String,
     /// On this card.
-    #[serde(rename = "memoryMiB")]
-    memory: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
     /// Promised on this card.
     #[serde(skip_serializing_if = "Option::is_none")]
-    compute_milli: Option<u16>,
+    compute_granted_percent: Option<f64>,
     /// Whole cards that the pod asks for, on all cards together.
     #[serde(skip_serializing_if = "Option::is_none")]
-    whole_gpus: Option<u32>,
+    request_gpus: Option<u32>,
     /// Request of each container, on all cards together.
     containers: Vec<ContainerJson>,
 }
@@ -94,8 +96,8 @@ struct PodJson {
 #[derive(Serialize)]
 struct ContainerJson {
     name: String,
-    #[serde(rename = "memoryMiB")]
-    memory: u64,
+    #[serde(rename = "requestMiB")]
+    request_mib: u64,
     /// Compute time on each of its cards.
     #[serde(flatten)]
     compute: Option<ComputeTime>,
@@ -106,32 +108,36 @@ pub(super) fn inspect(view: &View) -> Inspect {
     let nodes = view.nodes.iter();
     let nodes: Vec<NodeJson> = nodes.map(|node| node_json(node, with_compute)).collect();
     Inspect {
-        total: nodes.iter().map(|node| node.total).sum(),
-        used: nodes.iter().map(|node| node.used).sum(),
+        memory_mib: nodes.iter().map(|node| node.memory_mib).sum(),
+        granted_mib: nodes.iter().map(|node| node.granted_mib).sum(),
         nodes,
     }
 }
 
 /// The cluster's sums in a sentence.
 pub(super) fn totals(view: &View) -> String {
-    let Inspect { nodes, total, used } = inspect(view);
+    let Inspect {
+        nodes,
+        memory_mib,
+        granted_mib,
+    } = inspect(view);
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
     let n = nodes.len();
-    format!("{used} of {total} MiB allocated, {gpus} GPUs on {n} nodes")
+    format!("{granted_mib} of {memory_mib} MiB granted, {gpus} GPUs on {n} nodes")
 }
 
 fn node_json(node: &NodeView, with_compute: bool) -> NodeJson {
     let facts = &node.facts;
     let gpus = facts.inventory.gpus().iter();
-    let used = node.pods.iter().flat_map(|pod| pod.on.values());
+    let granted = node.pods.iter().flat_map(|pod| pod.on.values());
     NodeJson {
         name: facts.name.to_string(),
         address: node.address.clone(),
         sharing: sharing_name(facts.sharing),
         identity: identity_name(facts.identity),
         unit: facts.unit.to_string(),
-        total: facts.inventory.memory().get(),
-        used: used.map(|part| part.memory).sum::<MiB>().get(),
+        memory_mib: facts.inventory.memory().get(),
+        granted_mib: granted.map(|part| part.memory).sum::<MiB>().get(),
         not_isolated: node.not_isolated.as_ref().map(|why| match why {
             NotIsolated::Pending(why) => NotIsolatedJson {
                 hands_out_parts: false,
@@ -146,9 +152,10 @@ fn node_json(node: &NodeView, with_compute: bool) -> NodeJson {
             .zip(&node.kept)
             .map(|(gpu, kept)| {
                 let place = Place::Card(i64::from(gpu.index.0));
-                let used = node.used(place);
+                let granted = node.granted(place);
+                let measured = node.measured.get(&gpu.index);
                 GpuJson {
-                    index: gpu.index.0,
+                    gpu: gpu.index.0,
                     uuid: gpu.uuid.as_ref().map(ToString::to_string),
                     health: if gpu.health.is_healthy() {
                         "healthy"
@@ -159,12 +166,13 @@ fn node_json(node: &NodeView, with_compute: bool) -> NodeJson {
                         Health::Healthy => None,
                         Health::Sick(why) => Some(why.to_string()),
                     },
-                    memory: gpu.memory.get(),
-                    used: used.memory.get(),
-                    kept: Some(kept.memory.get()).filter(|kept| *kept > 0),
-                    compute_milli: with_compute.then_some(used.compute.get()),
-                    kept_compute_milli: Some(kept.compute.get())
-                        .filter(|kept| with_compute && *kept > 0),
+                    memory_mib: gpu.memory.get(),
+                    granted_mib: granted.memory.get(),
+                    kept_mib: Some(kept.memory.get()).filter(|kept| *kept > 0),
+                    compute_granted_percent: with_compute.then(|| percent_of(granted.compute)),
+                    compute_kept_percent: Some(percent_of(kept.compute))
+                        .filter(|kept| with_compute && *kept > 0.0),
+                    compute_used_percent: measured.map(|measured| percent_of(measured.busy)),
                     pods: pods_at(node, place, with_compute),
                 }
             })
@@ -178,15 +186,15 @@ fn pods_at(node: &NodeView, place: Place, with_compute: bool) -> Vec<PodJson> {
         let here = pod.on.get(&place)?;
         let containers = pod.containers.iter().map(|container| ContainerJson {
             name: container.name.to_string(),
-            memory: container.memory.get(),
+            request_mib: container.memory.get(),
             compute: with_compute.then_some(container.compute),
         });
         Some(PodJson {
             namespace: pod.key.namespace().to_owned(),
             name: pod.key.name().to_owned(),
-            memory: here.memory.get(),
-            compute_milli: with_compute.then_some(here.compute.get()),
-            whole_gpus: pod.n_whole,
+            granted_mib: here.memory.get(),
+            compute_granted_percent: with_compute.then(|| percent_of(here.compute)),
+            request_gpus: pod.n_whole,
             containers: containers.collect(),
         })
     };

@@ -5,7 +5,7 @@
 mod json;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ EXAMPLES
   sublet inspect -d gpu-node-1       the pods of one node
   sublet inspect -o wide             a line per GPU, whole-GPU nodes too
   sublet inspect -o wide gpu-node-1  and what each container there uses now, by its agent
-  sublet inspect -o json | jq '.nodes[] | {name, free: (.totalMiB - .usedMiB)}'
+  sublet inspect -o json | jq '.nodes[] | {name, free: (.memoryMiB - .grantedMiB)}'
   kubectl inspect gpushare -d        the same, as a kubectl plugin
 
 EXIT CODES

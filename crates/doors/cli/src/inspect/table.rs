@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use sublet_model::{GpuIndex, Health, MiB};
 
 use super::view::{NodeView, Place, View, identity_name, sharing_name};
-use crate::align::{align, table};
+use crate::align::{align, columns};
+use crate::jobs::health;
 
 /// Column of the promised compute time in the wide table, if the table has it.
 const WIDE_COMPUTE: usize = 8;
@@ -80,7 +81,7 @@ fn summary_row(node: &NodeView, columns: i64, has_pending: bool) -> (String, u64
     let gpus = node.facts.inventory.gpus();
     let mut used = 0;
     for index in 0..columns {
-        let here = node.used(Place::Card(index)).memory;
+        let here = node.granted(Place::Card(index)).memory;
         let exists = gpus.iter().any(|gpu| i64::from(gpu.index.0) == index);
         if exists || here > MiB::ZERO {
             let here = node.units(here);
@@ -92,7 +93,7 @@ fn summary_row(node: &NodeView, columns: i64, has_pending: bool) -> (String, u64
     }
     if has_pending {
         if node.has_pending() {
-            let here = node.units(node.used(Place::Pending).memory);
+            let here = node.units(node.granted(Place::Pending).memory);
             row += &here.to_string();
             used += here;
         }
@@ -159,27 +160,27 @@ fn pod_rows(node: &NodeView, places: &[Place]) -> (String, u64) {
     (rows, used)
 }
 
-/// Heading of the wide table, with the columns that only some clusters have.
-fn wide_heading(with_compute: bool, with_use: bool) -> Vec<&'static str> {
-    let mut heading = vec![
-        "NAME",
-        "IPADDRESS",
-        "SHARING",
-        "IDENTITY",
-        "GPU",
-        "HEALTH",
-        "ALLOCATED",
-        "TOTAL",
-        "PODS",
-        "UUID",
+/// Keys of the wide table's columns, with those that only some clusters have.
+fn wide_keys(with_compute: bool, with_use: bool) -> Vec<&'static str> {
+    let mut keys = vec![
+        "name",
+        "address",
+        "sharing",
+        "identity",
+        "gpu",
+        "health",
+        "grantedMiB",
+        "memoryMiB",
+        "pods",
+        "uuid",
     ];
     if with_compute {
-        heading.insert(WIDE_COMPUTE, "COMPUTE");
+        keys.insert(WIDE_COMPUTE, "computeGrantedPercent");
     }
     if with_use {
-        heading.insert(heading.len() - 1, "BUSY");
+        keys.insert(keys.len() - 1, "computeUsedPercent");
     }
-    heading
+    keys
 }
 
 /// A line per card, whole-card nodes too.
@@ -192,7 +193,7 @@ pub(super) fn wide(view: &View) -> String {
         let dash = || "-".to_owned();
         let mut row = |place, [gpu, health, total, uuid]: [String; 4]| {
             let pods = node.pods.iter().filter(|pod| pod.on.contains_key(&place));
-            let used = node.used(place);
+            let granted = node.granted(place);
             let mut row = vec![
                 facts.name.to_string(),
                 node.address.clone(),
@@ -200,13 +201,13 @@ pub(super) fn wide(view: &View) -> String {
                 identity_name(facts.identity).to_owned(),
                 gpu,
                 health,
-                used.memory.to_string(),
+                granted.memory.to_string(),
                 total,
                 pods.count().to_string(),
                 uuid,
             ];
             if with_compute {
-                row.insert(WIDE_COMPUTE, used.compute.to_string());
+                row.insert(WIDE_COMPUTE, granted.compute.to_string());
             }
             if with_use {
                 let measured = match place {
@@ -220,10 +221,11 @@ pub(super) fn wide(view: &View) -> String {
             rows.push(row);
         };
         for gpu in facts.inventory.gpus() {
-            let health = match &gpu.health {
-                Health::Healthy => "healthy".to_owned(),
-                Health::Sick(why) => format!("unhealthy ({why})"),
+            let problem = match &gpu.health {
+                Health::Healthy => None,
+                Health::Sick(why) => Some(why.to_string()),
             };
+            let health = health(problem.as_deref());
             let uuid = gpu.uuid.as_ref().map_or_else(dash, ToString::to_string);
             let (index, total) = (gpu.index.to_string(), gpu.memory.to_string());
             let place = Place::Card(i64::from(gpu.index.0));
@@ -234,7 +236,7 @@ pub(super) fn wide(view: &View) -> String {
             row(Place::Pending, cells);
         }
     }
-    let mut text = table(&wide_heading(with_compute, with_use), &rows);
+    let mut text = columns(&wide_keys(with_compute, with_use), &rows);
     let _never_fails = writeln!(text, "\n{}", super::json::totals(view));
     text
 }

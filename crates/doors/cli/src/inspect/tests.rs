@@ -3,14 +3,12 @@
 //! The expected tables were printed by the original's own display code, compiled against
 //! k8s.io/api 0.36.3 (`·` is a blank, so that those at line ends are seen).
 
-use std::sync::Arc;
+pub(crate) mod shares;
 
 use sublet_api::keys;
 use sublet_api::object::{Container, Node, NodeAddress, Pod, Quantity};
-use sublet_model::{Allocation, CardRef, Entry, GpuIndex, Grant, MiB, PodKey, PodUid, Standing};
 
 use super::*;
-use crate::compute;
 
 /// `node cn-1 30/2 10.0.0.4` and `pod default/a cn-1 3 KEY=value`, a line each.
 fn cluster(picture: &str) -> (Vec<Node>, Vec<Pod>) {
@@ -299,14 +297,14 @@ fn whole_card_nodes_are_in_the_wide_table_only() {
     assert_eq!(
         shown(picture, InspectFormat::Wide, false),
         "\
-NAME  IPADDRESS  SHARING  IDENTITY  GPU      HEALTH   ALLOCATED  TOTAL      PODS  UUID
-n1    10.0.0.1   memory   none      0        healthy  0 MiB      16276 MiB  0     -
-n1    10.0.0.1   memory   none      1        healthy  8138 MiB   16276 MiB  1     -
-n2    10.0.0.2   whole    none      0        healthy  0 MiB      0 MiB      0     -
-n2    10.0.0.2   whole    none      1        healthy  0 MiB      0 MiB      0     -
-n2    10.0.0.2   whole    none      pending  -        0 MiB      -          1     -
+NAME  ADDRESS   SHARING  IDENTITY  GPU      HEALTH   GRANTED   MEMORY     PODS  UUID
+n1    10.0.0.1  memory   none      0        healthy  0 MiB     16276 MiB  0     -
+n1    10.0.0.1  memory   none      1        healthy  8138 MiB  16276 MiB  1     -
+n2    10.0.0.2  whole    none      0        healthy  0 MiB     0 MiB      0     -
+n2    10.0.0.2  whole    none      1        healthy  0 MiB     0 MiB      0     -
+n2    10.0.0.2  whole    none      pending  -        0 MiB     -          1     -
 
-8138 of 32552 MiB allocated, 4 GPUs on 2 nodes
+8138 of 32552 MiB granted, 4 GPUs on 2 nodes
 "
     );
 }
@@ -329,14 +327,16 @@ fn the_uuid_decides_and_sick_cards_are_named() {
     let wide = shown(AGENT, InspectFormat::Wide, false);
     for expected in [
         "size-and-order  0        healthy             4000 MiB",
-        "unhealthy (xid-79)  0 MiB      8138 MiB",
+        "unhealthy (xid-79)  0 MiB     8138 MiB",
     ] {
         assert!(wide.contains(expected), "{wide}");
     }
     let used = r#"10.0.0.1 sublet.dev/measured-use={"1":{"percent":40,"pods":0}} "#;
     let busy = AGENT.replacen("10.0.0.1 ", used, 1);
     let wide = shown(&busy, InspectFormat::Wide, false);
-    assert!(wide.contains("  40 %  GPU-b\n"), "{wide}");
+    assert!(wide.contains("  40 %          GPU-b\n"), "{wide}");
+    let json = shown(&busy, InspectFormat::Json, false);
+    assert!(json.contains("\"computeUsedPercent\": 40.0"), "{json}");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn a_card_that_the_agent_has_handed_over_is_no_secret() {
         "{text}"
     );
     assert!(
-        text.contains("\"usedMiB\": 5,") && text.contains("\"pending\": []"),
+        text.contains("\"grantedMiB\": 5,") && text.contains("\"pending\": []"),
         "{text}"
     );
 }
@@ -369,105 +369,48 @@ warning: pod default/b does not say which GPU of node n1 it has: 5 MiB of each i
   sharing: memory
   identity: size-and-order
   unit: MiB
-  totalMiB: 24414
-  usedMiB: 4005
+  memoryMiB: 24414
+  grantedMiB: 4005
   gpus:
-  - index: 0
+  - gpu: 0
     uuid: GPU-a
     health: healthy
     memoryMiB: 16276
-    usedMiB: 4000
+    grantedMiB: 4000
     keptMiB: 5
     pods:
     - namespace: default
       name: a
-      memoryMiB: 4000
+      grantedMiB: 4000
       containers:
       - name: c0
-        memoryMiB: 3000
+        requestMiB: 3000
       - name: c1
-        memoryMiB: 1000
-  - index: 1
+        requestMiB: 1000
+  - gpu: 1
     uuid: GPU-b
     health: unhealthy
     problem: xid-79
     memoryMiB: 8138
-    usedMiB: 0
+    grantedMiB: 0
     keptMiB: 5
     pods: []
   pending:
   - namespace: default
     name: b
-    memoryMiB: 5
+    grantedMiB: 5
     containers:
     - name: c0
-      memoryMiB: 5
-totalMiB: 24414
-usedMiB: 4005
+      requestMiB: 5
+memoryMiB: 24414
+grantedMiB: 4005
 "
     );
     let (nodes, pods) = cluster(AGENT);
     let answer = print(&nodes, &pods, None, InspectFormat::Json, true).unwrap();
     let json: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
-    assert_eq!(json["nodes"][0]["gpus"][0]["usedMiB"], 4000);
-    assert_eq!(json["usedMiB"], 4005);
-}
-
-/// No dialect can limit compute time yet, so the pod is put into the view by hand.
-#[test]
-fn compute_time_is_shown_where_a_pod_asks_for_it() {
-    let (nodes, pods) = cluster(AGENT);
-    let mut view = view::view(&nodes, &pods, None);
-    let claim = compute::tests::claim(100, 300, 600);
-    let grant = Grant {
-        container: claim.containers()[0].name.clone(),
-        card: CardRef {
-            index: GpuIndex(1),
-            uuid: None,
-        },
-        memory: MiB::from(100),
-    };
-    let entry = Entry {
-        pod: PodKey::new("default", "c").unwrap(),
-        uid: PodUid::new("c").unwrap(),
-        node: view.nodes[0].facts.name.clone(),
-        claim: Arc::new(claim),
-        allocation: Some(Allocation {
-            grants: vec![grant],
-        }),
-        standing: Standing::Bound,
-        assigned: true,
-        priority: 0,
-    };
-    let pod = view::pod_view(&entry, &Pod::default(), &view.nodes[0].facts);
-    view.nodes[0].pods.push(pod);
-
-    let wide = table::wide(&view);
-    for part in [
-        "ALLOCATED  TOTAL      COMPUTE  PODS",
-        "4000 MiB   16276 MiB  0 %      1 ",
-        "100 MiB    8138 MiB   30 %     1 ",
-        "5 MiB      -          0 %      1 ",
-    ] {
-        assert!(wide.contains(part), "{part}\n{wide}");
-    }
-    let json = serde_json::to_value(json::inspect(&view)).unwrap();
-    let gpus = &json["nodes"][0]["gpus"];
-    assert_eq!(gpus[0]["computeMilli"], 0);
-    assert_eq!(gpus[1]["computeMilli"], 300);
-    assert_eq!(
-        gpus[1]["pods"][0],
-        serde_json::json!({
-            "namespace": "default", "name": "c", "memoryMiB": 100, "computeMilli": 300,
-            "containers": [{
-                "name": "main", "memoryMiB": 100, "computeMilli": 300, "computeLimitMilli": 600
-            }],
-        })
-    );
-    assert_eq!(
-        gpus[0]["pods"][0]["containers"][0]["computeLimitMilli"],
-        1000
-    );
+    assert_eq!(json["nodes"][0]["gpus"][0]["grantedMiB"], 4000);
+    assert_eq!(json["grantedMiB"], 4005);
 }
 
 #[test]
@@ -476,8 +419,8 @@ fn memory_is_in_mib_even_where_nodes_count_in_gib() {
     let json: serde_json::Value =
         serde_json::from_str(&shown(picture, InspectFormat::Json, false)).unwrap();
     assert_eq!(json["nodes"][0]["unit"], "GiB");
-    assert_eq!(json["totalMiB"], 30 * 1024);
-    assert_eq!(json["nodes"][0]["gpus"][0]["usedMiB"], 3 * 1024);
+    assert_eq!(json["memoryMiB"], 30 * 1024);
+    assert_eq!(json["nodes"][0]["gpus"][0]["grantedMiB"], 3 * 1024);
 }
 
 #[test]

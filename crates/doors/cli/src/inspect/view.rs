@@ -66,8 +66,8 @@ impl NodeView {
         self.facts.unit.whole_in(memory)
     }
 
-    /// Amount used at one place.
-    pub(super) fn used(&self, place: Place) -> Part {
+    /// Amount granted at one place.
+    pub(super) fn granted(&self, place: Place) -> Part {
         let parts = self.pods.iter().filter_map(|pod| pod.on.get(&place));
         parts.copied().fold(Part::ZERO, Part::plus)
     }

@@ -12,7 +12,7 @@ mod host;
 mod manifests;
 mod options;
 mod preflight;
-mod print;
+pub(crate) mod print;
 mod readiness;
 mod static_pod;
 mod uninstall;

@@ -74,8 +74,24 @@ fn line(check: &Check) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// JSON of an example; people get a line for each check.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let report = Report {
+            checks: vec![Check {
+                name: "nodes",
+                severity: Severity::Warning,
+                found: "none".to_owned(),
+                advice: Some("label one".to_owned()),
+            }],
+            helm: "installed\n".to_owned(),
+            notes: vec!["and patched".to_owned()],
+        };
+        let answer = report.answer(Format::Json).unwrap();
+        vec![[String::new(), answer.text]]
+    }
 
     #[test]
     fn a_check_says_what_was_found_and_what_to_do() {

@@ -7,7 +7,7 @@ mod input;
 mod print;
 mod schedule;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::path::PathBuf;

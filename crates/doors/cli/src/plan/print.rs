@@ -11,7 +11,7 @@ use sublet_model::Grant;
 
 use super::input::Unreadable;
 use super::schedule::{Outcome, Place, Plan, PlannedPod};
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::{BAD_INPUT, DONE, Format, NOT_DONE, write_document};
 use crate::compute::{self, ComputeTime};
 use crate::refusals::Refusals;
@@ -54,14 +54,14 @@ struct PodJson<'a> {
     /// score, and weighs preferences about other pods that are not weighed here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     alternatives: Vec<String>,
-    devices: Vec<DeviceJson>,
+    gpus: Vec<GpuJson>,
     annotations: BTreeMap<String, String>,
     refusals: &'a Refusals,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scheduling_gates: Vec<String>,
     /// Reasons why the verdict is uncertain, or refusals by something other than the nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    because: Vec<String>,
+    reasons: Vec<String>,
     /// The place that is reserved for a pod which may be placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     candidate: Option<CandidateJson>,
@@ -70,16 +70,16 @@ struct PodJson<'a> {
 #[derive(Serialize)]
 struct CandidateJson {
     node: String,
-    devices: Vec<DeviceJson>,
+    gpus: Vec<GpuJson>,
 }
 
 #[derive(Serialize)]
-struct DeviceJson {
+struct GpuJson {
     container: String,
-    index: u16,
+    gpu: u16,
     uuid: Option<String>,
-    #[serde(rename = "memoryMiB")]
-    memory_mib: u64,
+    #[serde(rename = "grantedMiB")]
+    granted_mib: u64,
     /// Only if any pod of the plan asks for compute time.
     #[serde(flatten)]
     compute: Option<ComputeTime>,
@@ -151,27 +151,27 @@ fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
         verdict: word(&planned.outcome),
         node: None,
         alternatives: Vec::new(),
-        devices: Vec::new(),
+        gpus: Vec::new(),
         annotations: BTreeMap::new(),
         refusals: &NONE,
         scheduling_gates: Vec::new(),
-        because: Vec::new(),
+        reasons: Vec::new(),
         candidate: None,
     };
-    let device = |grant: &Grant| DeviceJson {
+    let gpu = |grant: &Grant| GpuJson {
         container: grant.container.to_string(),
-        index: grant.card.index.0,
+        gpu: grant.card.index.0,
         uuid: grant.card.uuid.as_ref().map(ToString::to_string),
-        memory_mib: grant.memory.get(),
+        granted_mib: grant.memory.get(),
         compute: ComputeTime::of_container(&planned.claim, &grant.container)
             .filter(|_| with_compute),
     };
-    let devices = |place: &Place| place.allocation.grants.iter().map(device).collect();
+    let gpus = |place: &Place| place.allocation.grants.iter().map(gpu).collect();
     match &planned.outcome {
         Outcome::Placed(place) => {
             json.node = Some(place.node.clone());
             json.alternatives.clone_from(&place.alternatives);
-            json.devices = devices(place);
+            json.gpus = gpus(place);
             json.annotations.clone_from(&place.annotations);
         }
         Outcome::Conditional {
@@ -179,15 +179,15 @@ fn pod_json(planned: &PlannedPod, with_compute: bool) -> PodJson<'_> {
             place,
             refusals,
         } => {
-            json.because = because.iter().map(ToString::to_string).collect();
+            json.reasons = because.iter().map(ToString::to_string).collect();
             json.refusals = refusals;
             json.candidate = place.as_ref().map(|place| CandidateJson {
                 node: place.node.clone(),
-                devices: devices(place),
+                gpus: gpus(place),
             });
         }
         Outcome::Refused(refusals) => json.refusals = refusals,
-        Outcome::OverQuota(over) => json.because.push(over.to_string()),
+        Outcome::OverQuota(over) => json.reasons.push(over.to_string()),
         Outcome::HeldBack(gates) => json.scheduling_gates.clone_from(gates),
     }
     json
@@ -200,19 +200,19 @@ fn as_table(plan: &Plan, with_annotations: bool) -> String {
     let with_compute = has_compute(plan);
     let pods = plan.pods.iter();
     let rows: Vec<_> = pods.flat_map(|pod| rows(pod, with_compute)).collect();
-    let mut heading = vec![
-        "NAMESPACE",
-        "POD",
-        "NODE",
-        "CONTAINER",
-        "GPU",
-        "MEMORY",
-        "UUID",
+    let mut keys = vec![
+        "namespace",
+        "name",
+        "node",
+        "container",
+        "gpu",
+        "grantedMiB",
+        "uuid",
     ];
     if with_compute {
-        heading.insert(COMPUTE, "COMPUTE");
+        keys.insert(COMPUTE, "computeRequestPercent");
     }
-    let mut text = table(&heading, &rows);
+    let mut text = columns(&keys, &rows);
     for planned in &plan.pods {
         let _never_fails = more(planned, with_annotations, &mut text);
     }

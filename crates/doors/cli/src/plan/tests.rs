@@ -103,7 +103,7 @@ fn r1_3_one_gpu_must_have_the_room() {
     assert_eq!(
         answer.text,
         "\
-NAMESPACE  POD     NODE  CONTAINER  GPU  MEMORY    UUID
+NAMESPACE  NAME    NODE  CONTAINER  GPU  GRANTED   UUID
 default    wanted  n3    main       0    8138 MiB  -
 
 default/wanted gets the annotations
@@ -121,9 +121,8 @@ default/wanted gets the annotations
     );
 }
 
-/// No dialect can limit compute time yet, so the claim is put into the plan by hand.
-#[test]
-fn compute_time_is_shown_where_a_pod_asks_for_it() {
+/// A plan with compute time. No dialect can limit it yet, so the claim is put into the plan by hand.
+fn plan_of_shares(format: Format) -> String {
     let mut input = Input::default();
     input.read("file", FOUR_GPUS);
     let options = PlanOptions {
@@ -135,27 +134,41 @@ fn compute_time_is_shown_where_a_pod_asks_for_it() {
     };
     let mut plan = plan(input, &options);
     plan.pods[0].claim = Arc::new(compute::tests::claim(8138, 300, 600));
-    let shown = |format| {
-        let how = Printing {
-            format,
-            ..Printing::default()
-        };
-        written(|out| print::write(&plan, how, out))
+    let how = Printing {
+        format,
+        ..Printing::default()
     };
-    let table = shown(Format::Table);
+    written(|out| print::write(&plan, how, out))
+}
+
+/// Table and JSON of examples.
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    let forms = [Format::Table, Format::Json];
+    let files = |text: &str| forms.map(|form| planned(&[text], form, "binpack").text);
+    let unread = "kind: Pod\nmetadata: {name: a}\nspec: {priority: high}\n";
+    vec![
+        forms.map(plan_of_shares),
+        files(FOUR_GPUS),
+        files(&[THREE_NODES, "---\n", unread].concat()),
+    ]
+}
+
+#[test]
+fn compute_time_is_shown_where_a_pod_asks_for_it() {
+    let table = plan_of_shares(Format::Table);
     for line in [
-        "NAMESPACE  POD        NODE    CONTAINER  GPU  MEMORY    COMPUTE             UUID\n",
+        "NAMESPACE  NAME       NODE    CONTAINER  GPU  GRANTED   COMPUTE REQUEST     UUID\n",
         "default    wanted     n1      main       1    8138 MiB  30 %, at most 60 %  -\n",
         "default    too-large  (none)  -          -    -         -                   -\n",
     ] {
         assert!(table.contains(line), "{line}{table}");
     }
-    let json: serde_json::Value = serde_json::from_str(&shown(Format::Json)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&plan_of_shares(Format::Json)).unwrap();
     assert_eq!(
-        json["pods"][0]["devices"],
+        json["pods"][0]["gpus"],
         serde_json::json!([{
-            "container": "main", "index": 1, "uuid": null, "memoryMiB": 8138,
-            "computeMilli": 300, "computeLimitMilli": 600,
+            "container": "main", "gpu": 1, "uuid": null, "grantedMiB": 8138,
+            "computeRequestPercent": 30.0, "computeLimitPercent": 60.0,
         }])
     );
 }
@@ -165,15 +178,15 @@ fn r1_4_the_fullest_gpu_that_fits_and_r1_10_a_refusal_with_its_reason() {
     let plan = json(FOUR_GPUS);
     assert_eq!(plan["pods"][0]["node"], "n1");
     assert_eq!(
-        plan["pods"][0]["devices"],
-        serde_json::json!([{"container": "main", "index": 1, "uuid": null, "memoryMiB": 8138}])
+        plan["pods"][0]["gpus"],
+        serde_json::json!([{"container": "main", "gpu": 1, "uuid": null, "grantedMiB": 8138}])
     );
     assert_eq!(plan["pods"][0]["refusals"], serde_json::json!({}));
     assert_eq!(
         plan["pods"][1],
         serde_json::json!({
             "namespace": "default", "name": "too-large", "verdict": "refused", "node": null,
-            "devices": [], "annotations": {},
+            "gpus": [], "annotations": {},
             "refusals": {"n1": "16277 MiB asked of one GPU, but the largest, GPU 0, has 16276 MiB \
                 in all (1 MiB too few)"},
         })
@@ -255,9 +268,9 @@ fn pods_held_back_are_listed_and_so_are_pods_of_no_gpu_that_name_the_scheduler()
     assert_eq!(
         answer.text,
         "\
-NAMESPACE  POD   NODE         CONTAINER  GPU  MEMORY  UUID
-default    held  (held back)  -          -    -       -
-default    none  n1           -          -    -       -
+NAMESPACE  NAME  NODE         CONTAINER  GPU  GRANTED  UUID
+default    held  (held back)  -          -    -        -
+default    none  n1           -          -    -        -
 
 default/held is held back by scheduling gates: queue
 
@@ -298,7 +311,7 @@ fn equal_pods_follow_each_other_on_paper() {
         + &waiting("c", "3", "", "");
     let plan = json(&text);
     assert_eq!(plan["placed"], 2);
-    assert_eq!(plan["pods"][1]["devices"][0]["uuid"], "GPU-a");
+    assert_eq!(plan["pods"][1]["gpus"][0]["uuid"], "GPU-a");
 }
 
 #[test]
@@ -320,7 +333,7 @@ fn an_opportunistic_pod_goes_where_least_use_was_measured() {
         let pods = plan["pods"].as_array().unwrap().clone();
         let place = |pod: &serde_json::Value| {
             let node = pod["node"].as_str().unwrap();
-            format!("{node}/{}", pod["devices"][0]["index"])
+            format!("{node}/{}", pod["gpus"][0]["gpu"])
         };
         pods.iter().map(place).collect::<Vec<_>>()
     };
@@ -346,7 +359,7 @@ fn a_node_may_have_no_card_or_a_thousand() {
     let plan = json(&text.replace("COUNT", "0"));
     assert_eq!(plan["pods"][0]["refusals"]["n1"], "the node has no GPU");
     let plan = json(&text.replace("COUNT", "1000"));
-    assert_eq!(plan["pods"][1]["devices"][0]["index"], 1);
+    assert_eq!(plan["pods"][1]["gpus"][0]["gpu"], 1);
 }
 
 #[test]

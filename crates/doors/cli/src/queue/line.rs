@@ -4,10 +4,12 @@ use serde::Serialize;
 use sublet_arbiter::admin::{Snapshot, TenantRow, UserRow};
 use sublet_arbiter::libraries::Carried;
 
+use crate::align::columns;
 use crate::answer::{Answer, DONE, Format, document};
-use crate::jobs::{asked, duration};
+use crate::jobs::{duration, request};
 use crate::machine::Machine;
 use crate::run;
+use crate::users::name_users;
 
 /// Shows the jobs that wait on that machine, starting its arbiter if none runs.
 pub(super) fn show(
@@ -16,7 +18,9 @@ pub(super) fn show(
     carried: Option<&'static Carried>,
 ) -> anyhow::Result<Answer> {
     run::ensure_arbiter(machine, carried)?;
-    let line = Line::of(&machine.snapshot()?);
+    let mut snapshot = machine.snapshot()?;
+    name_users(&mut snapshot);
+    let line = Line::of(&snapshot);
     Ok(Answer {
         text: line.print(format)?,
         notes: Vec::new(),
@@ -39,12 +43,21 @@ struct WaitingJob {
     position: u32,
     id: Option<u64>,
     name: String,
-    user: Option<u32>,
+    uid: Option<u32>,
+    user: Option<String>,
     priority: i32,
-    asked: String,
+    #[serde(rename = "requestMiB")]
+    request_mib: Option<u64>,
+    request_percent: Option<f64>,
+    request_gpus: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_gpus: Option<Vec<u16>>,
     waited_ms: u64,
     reason: String,
     starts_when: String,
+    /// The request in words, for people.
+    #[serde(skip)]
+    request: String,
 }
 
 impl Line {
@@ -54,9 +67,14 @@ impl Line {
                 position: job.position?,
                 id: job.id,
                 name: job.name.clone(),
-                user: job.user,
+                uid: job.uid,
+                user: job.user.clone(),
                 priority: job.priority,
-                asked: asked(job),
+                request_mib: job.request_mib,
+                request_percent: job.request_percent,
+                request_gpus: job.request_gpus,
+                allowed_gpus: job.allowed_gpus.clone(),
+                request: request(job),
                 waited_ms: job.waited_ms.unwrap_or(0),
                 reason: job.reason.clone().unwrap_or_default(),
                 starts_when: job.starts_when.clone().unwrap_or_default(),
@@ -84,34 +102,35 @@ impl Line {
         if !self.users.is_empty() {
             let row = |user: &UserRow| {
                 let UserRow {
+                    uid,
                     user,
                     cards,
                     running,
                     waiting,
                 } = user;
                 vec![
-                    user.to_string(),
+                    user.clone().unwrap_or_else(|| uid.to_string()),
                     format!("{cards:.2}"),
                     running.to_string(),
                     waiting.to_string(),
                 ]
             };
             let rows: Vec<Vec<String>> = self.users.iter().map(row).collect();
-            text += &crate::align::table(&["USER", "GPUS", "RUNNING", "WAITING"], &rows);
+            text += &columns(&["user", "gpus", "running", "waiting"], &rows);
             text.push('\n');
         }
         if self.waiting.is_empty() {
             return text + "no job waits on this machine\n";
         }
         let row = |job: &WaitingJob| {
-            let number = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+            let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
             let cells = [
                 job.position.to_string(),
-                number(job.id.map(|id| id.to_string())),
-                number(job.user.map(|user| user.to_string())),
+                or_dash(job.id.map(|id| id.to_string())),
+                or_dash(job.user.clone()),
                 job.priority.to_string(),
                 job.name.clone(),
-                job.asked.clone(),
+                job.request.clone(),
                 duration(job.waited_ms),
                 job.reason.clone(),
                 job.starts_when.clone(),
@@ -120,23 +139,23 @@ impl Line {
             cells.map(clean).to_vec()
         };
         let rows: Vec<Vec<String>> = self.waiting.iter().map(row).collect();
-        let heading = [
-            "PLACE",
-            "ID",
-            "USER",
-            "PRIORITY",
-            "NAME",
-            "ASKED",
-            "WAITED",
-            "WHY",
-            "STARTS WHEN",
+        let keys = [
+            "position",
+            "id",
+            "user",
+            "priority",
+            "name",
+            "requestMiB",
+            "waitedMs",
+            "reason",
+            "startsWhen",
         ];
-        text + &crate::align::table(&heading, &rows)
+        text + &columns(&keys, &rows)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::Value;
 
     use super::*;
@@ -144,15 +163,23 @@ mod tests {
     fn example() -> Snapshot {
         let mut snapshot = crate::jobs::tests::example();
         snapshot.users = vec![UserRow {
-            user: 1000,
+            uid: 1000,
+            user: Some("anne".to_owned()),
             cards: 0.5,
             running: 2,
             waiting: 1,
         }];
         let job = &mut snapshot.tenants[2];
-        (job.user, job.priority, job.waited_ms) = (Some(1000), -1, Some(61_000));
+        (job.uid, job.priority, job.waited_ms) = (Some(1000), -1, Some(61_000));
+        job.user = Some("anne".to_owned());
         job.starts_when = Some("job 1 ends".to_owned());
         snapshot
+    }
+
+    /// Table and JSON of an example.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let line = Line::of(&example());
+        vec![[Format::Table, Format::Json].map(|form| line.print(form).unwrap())]
     }
 
     #[test]
@@ -161,10 +188,10 @@ mod tests {
         let text = line.print(Format::Table).unwrap();
         let expected = "\
 USER  GPUS  RUNNING  WAITING
-1000  0.50  2        1
+anne  0.50  2        1
 
-PLACE  ID  USER  PRIORITY  NAME   ASKED     WAITED  WHY                STARTS WHEN
-1      3   1000  -1        later  4096 MiB  1 min   GPU 0 lacks 1 MiB  job 1 ends
+POSITION  ID  USER  PRIORITY  NAME   REQUEST   WAITED  REASON             STARTS WHEN
+1         3   anne  -1        later  4096 MiB  1 min   GPU 0 lacks 1 MiB  job 1 ends
 ";
         assert_eq!(text, expected);
         let nobody = Line::of(&Snapshot::default());
@@ -182,10 +209,11 @@ PLACE  ID  USER  PRIORITY  NAME   ASKED     WAITED  WHY                STARTS WH
             let fields = value.as_object().unwrap().keys().cloned();
             fields.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(fields(&json["users"][0]), "cards running user waiting");
+        assert_eq!(fields(&json["users"][0]), "gpus running uid user waiting");
         assert_eq!(
             fields(&json["waiting"][0]),
-            "asked id name position priority reason startsWhen user waitedMs"
+            "id name position priority reason requestGpus requestMiB requestPercent startsWhen uid user \
+             waitedMs"
         );
         let yaml = Line::of(&example()).print(Format::Yaml).unwrap();
         assert!(yaml.contains("startsWhen: job 1 ends"), "{yaml}");

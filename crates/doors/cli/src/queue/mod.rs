@@ -5,12 +5,12 @@
 //! The last two ask the queue's own engine (`forecast`).
 
 mod forecast;
-mod line;
+pub(crate) mod line;
 mod live;
 mod print;
 mod promised;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -4,10 +4,10 @@
 
 use serde::Serialize;
 use sublet_model::{Grant, Time};
-use sublet_queue::{Member, Slot, quantity};
+use sublet_queue::{Slot, quantity};
 
 use super::forecast::{Fate, QueueForecast, Standing};
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::jobs::duration;
 use crate::quota::report::Row;
@@ -49,13 +49,13 @@ struct GroupJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u32>,
     waited_ms: u64,
-    /// A word why it waits.
+    /// A sentence why it waits and what would start it, or what happens now.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
-    /// A sentence with the reason, and the resources that would start it.
+    reason: Option<String>,
+    /// The same in a word.
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    /// Places where members would start now.
+    reason_label: Option<&'static str>,
+    /// Members that have their GPUs, and places where others would start now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     slots: Vec<SlotJson<'a>>,
     /// Pods that would go for it, by UID.
@@ -68,28 +68,52 @@ struct SlotJson<'a> {
     role: &'a str,
     index: u32,
     node: &'a str,
-    devices: Vec<DeviceJson<'a>>,
+    /// `running`, or `starting`.
+    state: &'static str,
+    /// GPUs of one that starts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpus: Vec<GpuJson<'a>>,
 }
 
 /// A card of one container.
 #[derive(Serialize)]
-struct DeviceJson<'a> {
+struct GpuJson<'a> {
     container: &'a str,
-    index: u16,
+    gpu: u16,
 }
 
 impl<'a> SlotJson<'a> {
     fn of(slot: &'a Slot) -> SlotJson<'a> {
-        let device = |grant: &'a Grant| DeviceJson {
+        let gpu = |grant: &'a Grant| GpuJson {
             container: grant.container.as_str(),
-            index: grant.card.index.0,
+            gpu: grant.card.index.0,
         };
         SlotJson {
             role: &slot.role,
             index: slot.index,
             node: slot.node.as_str(),
-            devices: slot.allocation.grants.iter().map(device).collect(),
+            state: "starting",
+            gpus: slot.allocation.grants.iter().map(gpu).collect(),
         }
+    }
+
+    /// Slots of a group: its members that run, then those that start.
+    fn of_group(standing: &'a Standing) -> Vec<SlotJson<'a>> {
+        let gangs = standing.queued.group.gangs.iter();
+        let roles = gangs.flat_map(|gang| &gang.roles);
+        let members = roles.flat_map(|role| role.members.iter().map(move |member| (role, member)));
+        let running = members.map(|(role, member)| SlotJson {
+            role: &role.name,
+            index: member.index,
+            node: member.node.as_str(),
+            state: "running",
+            gpus: Vec::new(),
+        });
+        let starting: &[Slot] = match &standing.fate {
+            Fate::Starts { slots, .. } => slots,
+            Fate::Runs | Fate::Waits { .. } => &[],
+        };
+        running.chain(starting.iter().map(SlotJson::of)).collect()
     }
 }
 
@@ -218,23 +242,17 @@ fn lent(row: &Row) -> u64 {
 
 fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
     let group = &standing.queued.group;
-    let (mut position, mut reason, mut message) = (None, None, None);
-    let (mut slots, mut victims) = (Vec::new(), Vec::new());
+    let (mut position, mut reason_label, mut victims) = (None, None, Vec::new());
     match &standing.fate {
         Fate::Runs => {}
         Fate::Waits {
             position: place,
-            reason: why,
+            reason,
         } => {
             position = Some(*place);
-            reason = Some(why.word());
-            message = Some(why.to_string());
+            reason_label = Some(reason.word());
         }
-        Fate::Starts {
-            slots: places,
-            victims: gone,
-        } => {
-            slots.extend(places.iter().map(SlotJson::of));
+        Fate::Starts { victims: gone, .. } => {
             victims.extend(gone.iter().map(|victim| victim.uid.as_str()));
         }
     }
@@ -248,10 +266,19 @@ fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
         placed,
         position,
         waited_ms: waited(standing, now),
-        reason,
-        message,
-        slots,
+        reason: reason(standing),
+        reason_label,
+        slots: SlotJson::of_group(standing),
         victims,
+    }
+}
+
+/// What happens to a group, in a sentence; `None` if it runs.
+fn reason(standing: &Standing) -> Option<String> {
+    match &standing.fate {
+        Fate::Runs => None,
+        Fate::Waits { reason, .. } => Some(reason.to_string()),
+        Fate::Starts { slots, victims } => Some(starts(slots.len(), victims.len())),
     }
 }
 
@@ -308,8 +335,8 @@ fn tables(
     if !matches!(how.shown, Shown::All { places: false }) {
         let places: Vec<Vec<String>> = shown.iter().flat_map(|one| places(one)).collect();
         if !places.is_empty() {
-            let heading = ["GROUP", "ROLE", "INDEX", "NODE", "PLACE"];
-            text += &format!("\n{}", table(&heading, &places));
+            let keys = ["group", "role", "index", "node", "state"];
+            text += &format!("\n{}", columns(&keys, &places));
         }
     }
     text
@@ -331,29 +358,28 @@ fn quota_table(quotas: &[&Row]) -> String {
             amount(json.borrowed),
         ]
     };
-    let heading = [
-        "QUOTA",
-        "RESOURCE",
-        "MIN",
-        "MAX",
-        "ENTITLEMENT",
-        "USED",
-        "REQUESTED",
-        "LENT",
-        "BORROWED",
+    let keys = [
+        "name",
+        "resource",
+        "min",
+        "max",
+        "entitlement",
+        "used",
+        "request",
+        "lent",
+        "borrowed",
     ];
     let rows: Vec<Vec<String>> = quotas.iter().map(row).collect();
-    table(&heading, &rows)
+    columns(&keys, &rows)
 }
 
 fn group_table(shown: &[&Standing], now: Time) -> String {
     let row = |standing: &&Standing| {
         let group = &standing.queued.group;
         let (members, placed) = counts(standing);
-        let (place, why) = match &standing.fate {
-            Fate::Runs => ("-".to_owned(), String::new()),
-            Fate::Waits { position, reason } => (position.to_string(), reason.to_string()),
-            Fate::Starts { slots, victims } => ("-".to_owned(), starts(slots.len(), victims.len())),
+        let position = match &standing.fate {
+            Fate::Waits { position, .. } => position.to_string(),
+            Fate::Runs | Fate::Starts { .. } => "-".to_owned(),
         };
         let waited = match waited(standing, now) {
             0 => "-".to_owned(),
@@ -361,20 +387,22 @@ fn group_table(shown: &[&Standing], now: Time) -> String {
         };
         vec![
             group.quota.to_string(),
-            place,
+            position,
             group.id.to_string(),
             state(standing).to_owned(),
             group.priority.to_string(),
             format!("{placed}/{members}"),
             waited,
-            why.replace(['\t', '\n'], " "),
+            reason(standing)
+                .unwrap_or_default()
+                .replace(['\t', '\n'], " "),
         ]
     };
-    let heading = [
-        "QUOTA", "PLACE", "GROUP", "STATE", "PRIORITY", "PLACED", "WAITED", "WHY",
+    let keys = [
+        "quota", "position", "group", "state", "priority", "placed", "waitedMs", "reason",
     ];
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
-    table(&heading, &rows)
+    columns(&keys, &rows)
 }
 
 /// `4 members start now`, and the number of pods that are evicted for them.
@@ -394,18 +422,16 @@ fn starts(slots: usize, victims: usize) -> String {
 /// Places of members, and places where waiting members would start.
 fn places(standing: &Standing) -> Vec<Vec<String>> {
     let group = &standing.queued.group;
-    let row = |role: &str, index: u32, node: &str, place: &str| {
-        let cells = [group.id.as_str(), role, &index.to_string(), node, place];
+    let row = |slot: SlotJson<'_>| {
+        let SlotJson {
+            role,
+            index,
+            node,
+            state,
+            ..
+        } = slot;
+        let cells = [group.id.as_str(), role, &index.to_string(), node, state];
         cells.map(str::to_owned).to_vec()
     };
-    let mut rows = Vec::new();
-    for role in group.gangs.iter().flat_map(|gang| &gang.roles) {
-        let has = |member: &Member| row(&role.name, member.index, member.node.as_str(), "has it");
-        rows.extend(role.members.iter().map(has));
-    }
-    if let Fate::Starts { slots, .. } = &standing.fate {
-        let gets = |slot: &Slot| row(&slot.role, slot.index, slot.node.as_str(), "gets it");
-        rows.extend(slots.iter().map(gets));
-    }
-    rows
+    SlotJson::of_group(standing).into_iter().map(row).collect()
 }

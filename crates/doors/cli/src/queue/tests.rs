@@ -120,6 +120,11 @@ fn cluster() -> String {
     [NODE, CLASSES, &quota("team", 4, 16), &jobs.concat()].concat()
 }
 
+/// Table and JSON of an example.
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    vec![[Format::Table, Format::Json].map(|form| asked(&cluster(), form, None).text)]
+}
+
 #[test]
 fn one_job_starts_whole_and_the_others_say_why_they_wait() {
     let answer = asked(&cluster(), Format::Json, None);
@@ -149,11 +154,11 @@ fn one_job_starts_whole_and_the_others_say_why_they_wait() {
     assert_eq!(second["waitedMs"], 3_600_000);
     assert!(second["slots"].is_null(), "{second}");
     let vast = group("vast");
-    assert_eq!(vast["reason"], "Infeasible");
-    let message = vast["message"].as_str().unwrap();
+    assert_eq!(vast["reasonLabel"], "Infeasible");
+    let reason = vast["reason"].as_str().unwrap();
     assert!(
-        message.contains("60 of nvidia.com/gpu, and quota team has 16"),
-        "{message}"
+        reason.contains("60 of nvidia.com/gpu, and quota team has 16"),
+        "{reason}"
     );
 }
 
@@ -292,8 +297,8 @@ fn groups_of_a_tree_share_what_that_has() {
             let mut groups = json["groups"].as_array().unwrap().iter();
             let group = groups.find(|group| group["group"] == *id).unwrap();
             assert_eq!(group["state"], state, "{group}");
-            let message = group["message"].as_str().unwrap_or_default();
-            assert!(message.contains(why), "{name}: {message}");
+            let reason = group["reason"].as_str().unwrap_or_default();
+            assert!(reason.contains(why), "{name}: {reason}");
         }
         let mut quotas = json["quotas"].as_array().unwrap().iter();
         let side = quotas.find(|quota| quota["name"] == "side").unwrap();
@@ -330,11 +335,11 @@ fn the_json_form_is_as_promised() {
     );
     assert_eq!(
         fields(&json["groups"][1]),
-        "group members message placed position priority quota reason state waitedMs"
+        "group members placed position priority quota reason reasonLabel state waitedMs"
     );
     assert_eq!(
         fields(&json["groups"][0]["slots"][0]),
-        "devices index node role"
+        "gpus index node role state"
     );
 }
 
@@ -342,15 +347,15 @@ fn the_json_form_is_as_promised() {
 fn people_see_quotas_then_groups_and_one_job_with_its_places() {
     let all = asked(&cluster(), Format::Table, None).text;
     let lines: Vec<&str> = all.lines().collect();
-    assert!(lines[0].starts_with("QUOTA  RESOURCE"), "{all}");
+    assert!(lines[0].starts_with("NAME  RESOURCE"), "{all}");
     assert!(
-        lines[1].starts_with("team   nvidia.com/gpu  4    16"),
+        lines[1].starts_with("team  nvidia.com/gpu  4    16"),
         "{all}"
     );
     assert!(all.contains("6 members start now"), "{all}");
     let one = asked(&cluster(), Format::Table, Some(("team", "first")));
     assert_eq!(one.code, DONE);
-    let row = "job/team/first  worker  0      node-1  gets it";
+    let row = "job/team/first  worker  0      node-1  starting";
     assert!(one.text.contains(row), "{}", one.text);
     assert!(!one.text.contains("second"), "{}", one.text);
     let none = asked(&cluster(), Format::Table, Some(("team", "fir")));

@@ -6,7 +6,7 @@
 mod print;
 pub(crate) mod report;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::PathBuf;
 

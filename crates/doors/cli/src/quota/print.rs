@@ -6,7 +6,7 @@ use serde::Serialize;
 use sublet_queue::quantity;
 
 use super::report::{Report, Row};
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, document};
 use crate::plan::Unreadable;
 
@@ -86,14 +86,14 @@ fn row_json(row: &Row) -> RowJson<'_> {
 }
 
 fn as_table(rows: &[Row]) -> String {
-    let heading = [
-        "NAME",
-        "RESOURCE",
-        "MIN",
-        "MAX",
-        "REQUEST",
-        "ENTITLEMENT",
-        "USED",
+    let keys = [
+        "name",
+        "resource",
+        "min",
+        "max",
+        "request",
+        "entitlement",
+        "used",
     ];
     let mut cells = Vec::new();
     let mut before: Option<&Row> = None;
@@ -112,5 +112,5 @@ fn as_table(rows: &[Row]) -> String {
         ]);
         before = Some(row);
     }
-    table(&heading, &cells)
+    columns(&keys, &cells)
 }

@@ -9,6 +9,11 @@ use crate::answer::{BAD_INPUT, DONE, NOT_DONE};
 /// An example that the guide shows.
 const TREE: &str = include_str!("../../../../../examples/quota/tree.yaml");
 
+/// Table and JSON of an example.
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    vec![[Format::Table, Format::Json].map(|form| asked(&[TREE], form).text)]
+}
+
 fn asked(files: &[&str], format: Format) -> Answer {
     let mut input = Input::default();
     for (at, text) in files.iter().enumerate() {

@@ -21,7 +21,8 @@ pub(super) const NAME_MAX: usize = 40;
 EXAMPLES
   sublet run --memory 8GiB -- python train.py      8 GiB of the card that suits best
   sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two cards
-  sublet run --device 1 --memory 4G -- ./prog      of card 1, as nvidia-smi counts
+  sublet run --allowed-gpus 1 --memory 4G -- ./prog
+                                                   of GPU 1, as nvidia-smi counts
   CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    card 1 or 2, as CUDA counts
   sublet run -- ./simulate                         a whole card
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
@@ -86,7 +87,7 @@ pub struct Args {
     /// CUDA_VISIBLE_DEVICES, else any]
     #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
           value_parser = cards, value_hint = ValueHint::Other)]
-    pub(super) device: Option<Cards>,
+    pub(super) allowed_gpus: Option<Cards>,
     /// Wait until there is room; the default
     #[arg(long, overrides_with = "no_wait")]
     pub(super) wait: bool,

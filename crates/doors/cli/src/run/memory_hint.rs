@@ -129,8 +129,8 @@ fn again(
     }
     flag("--gpus", (args.gpus != 1).then(|| args.gpus.to_string()));
     flag(
-        "--device",
-        args.device.as_ref().map(|cards| cards.0.join(",")),
+        "--allowed-gpus",
+        args.allowed_gpus.as_ref().map(|cards| cards.0.join(",")),
     );
     flag("--name", args.name.clone());
     for (name, is_set) in [("--no-wait", args.no_wait), ("--compat", args.compat)] {
@@ -138,7 +138,7 @@ fn again(
     }
     words.push("--".into());
     words.extend(args.command.iter().cloned());
-    let before = VARIABLES.iter().filter(|_| args.device.is_none());
+    let before = VARIABLES.iter().filter(|_| args.allowed_gpus.is_none());
     let before = before.filter_map(|name| Some((name, set(name)?)));
     let before: String = before
         .map(|(name, value)| format!("{name}={} ", paste::word(value)))
@@ -201,9 +201,9 @@ mod tests {
             )
         );
         // The flag goes before the variable.
-        let said = check(&snapshot, &["--device", "0,1", "a"], &variables);
+        let said = check(&snapshot, &["--allowed-gpus", "0,1", "a"], &variables);
         assert!(
-            said.ends_with("; for more: SUBLET run --memory 4608MiB --device 0,1 -- a"),
+            said.ends_with("; for more: SUBLET run --memory 4608MiB --allowed-gpus 0,1 -- a"),
             "{said}"
         );
         // No more than the card has, and nothing where that is the limit.

@@ -45,7 +45,7 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
                  it chose GPU {}",
                 other.index
             ),
-            "end its jobs, and the next one starts a new arbiter; or leave out --device, and \
+            "end its jobs, and the next one starts a new arbiter; or leave out --allowed-gpus, and \
              unset CUDA_VISIBLE_DEVICES",
         ));
     }
@@ -88,7 +88,7 @@ fn submit(args: &Args) -> Submit {
         compute: args.compute.clone(),
         class: args.class,
         gpus: args.gpus,
-        cards: args.device.clone().map(|Cards(names)| names),
+        cards: args.allowed_gpus.clone().map(|Cards(names)| names),
         wait: !args.no_wait,
         priority: args.priority,
         mode: if args.compat {
@@ -135,7 +135,7 @@ mod tests {
         let last = parse(&["--class", "opportunistic", "a"]).unwrap();
         assert_eq!(last.class, Class::Opportunistic);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --device 1,GPU-ab --no-wait --priority -3 --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --allowed-gpus 1,GPU-ab --no-wait --priority -3 --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
@@ -192,7 +192,7 @@ mod tests {
             ("GPU-xyz", "`GPU-xyz` is neither"),
             ("ü", "`ü` is neither"),
         ] {
-            refused(&["--device", device, "--", "a"], why);
+            refused(&["--allowed-gpus", device, "--", "a"], why);
         }
         for (compute, why) in [
             ("30", "`30` is no compute time"),
@@ -255,7 +255,7 @@ mod tests {
             mps: None,
             dir: "/r".to_owned(),
         };
-        let chosen = parse(&["--device", "1,GPU-ab", "--", "a"]).unwrap();
+        let chosen = parse(&["--allowed-gpus", "1,GPU-ab", "--", "a"]).unwrap();
         assert!(check(&chosen, &on(1, "GPU-cd12")).is_ok());
         assert!(check(&chosen, &on(0, "GPU-AB12")).is_ok());
         let error = check(&chosen, &on(0, "GPU-cd12")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Cards that a job may use: the cards of `--device`, or else the cards that `CUDA_VISIBLE_DEVICES`
+//! Cards that a job may use: the cards of `--allowed-gpus`, or else the cards that `CUDA_VISIBLE_DEVICES`
 //! leaves. The driver itself interprets the variable, in a process of its own, because only the
 //! driver knows which card is CUDA's first.
 
@@ -47,7 +47,7 @@ pub(super) fn by_variable(question: &DriverQuestion) -> anyhow::Result<Chosen> {
     let cards = ask(question).map_err(|error| {
         let what = format!("cannot tell which cards {} means", shown(&value));
         let hint =
-            format!("--device names cards without the driver; `unset {VARIABLE}` allows all");
+            format!("--allowed-gpus names cards without the driver; `unset {VARIABLE}` allows all");
         Advised::new(what, hint).caused_by(error)
     })?;
     Ok(chosen(&value, cards, question.gpus)?)
@@ -77,7 +77,7 @@ fn chosen(value: &OsStr, cards: Vec<String>, gpus: u32) -> Result<Chosen, Advise
         };
         return Err(Advised::new(
             format!("{shown} leaves {left} for the job{asked}{why}"),
-            format!("`unset {VARIABLE}` allows all cards; --device names others"),
+            format!("`unset {VARIABLE}` allows all cards; --allowed-gpus names others"),
         ));
     }
     Ok(Chosen {

@@ -209,7 +209,7 @@ impl RefusedJob {
             Some(hint) => hint,
             None if self.is_final => {
                 let others = match submit.cards {
-                    Some(_) => "name others with --device, or ask",
+                    Some(_) => "name others with --allowed-gpus, or ask",
                     None => "ask",
                 };
                 let cards = machine.command("top --once");

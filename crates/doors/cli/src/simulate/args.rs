@@ -221,8 +221,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub(super) bad_lines: BadLinesArg,
     /// Runs at once [default: one per core]
-    #[arg(short, long, value_name = "N")]
-    pub(super) jobs: Option<NonZeroUsize>,
+    #[arg(short = 'j', long, value_name = "N")]
+    pub(super) threads: Option<NonZeroUsize>,
 }
 
 /// Reads the name of a discipline.

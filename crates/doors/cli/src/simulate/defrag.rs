@@ -12,7 +12,7 @@ use super::args::{Args, BadRequest, Output};
 use super::input::Input;
 use super::print::rounded;
 use super::runs::Planned;
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::Answer;
 
 /// Finds the moves of the only run, and shows their gain.
@@ -86,7 +86,7 @@ fn as_table(input: &Input, found: &Relocations) -> String {
         let _ = write!(
             text,
             "\n{}",
-            table(&["MOVE", "POD", "ASKS", "FROM", "TO"], &rows)
+            columns(&["move", "name", "requestMiB", "from", "to"], &rows)
         );
     }
     let first = found.states.first().map_or(0, |state| state.free);
@@ -99,23 +99,23 @@ fn as_table(input: &Input, found: &Relocations) -> String {
             state.free.to_string(),
             format!("{:+}", i64::from(state.free) - i64::from(first)),
             state.fed.to_string(),
-            format!("{eight} {four} {two} {one}"),
+            format!("{eight}×8 {four}×4 {two}×2 {one}×1"),
             format!("{:.2} %", fragmented_percent(input, &state)),
         ]
     };
     let rows: Vec<_> = steps(found.moves.len()).into_iter().map(row).collect();
-    let heading = [
-        "MOVES",
-        "LARGEST POD",
-        "FREE GPUS",
-        "WON",
-        "WITH CPU",
-        "NODES WITH 8 4 2 1 FREE",
-        "FRAGMENTED",
+    let keys = [
+        "moves",
+        "largestPod",
+        "freeGpus",
+        "wonGpus",
+        "freeGpusWithCpu",
+        "nodesWithFree",
+        "fragmentedPercent",
     ];
-    let _ = write!(text, "\n{}", table(&heading, &rows));
-    text += "WITH CPU: free GPUs whose node has CPU left for them, as much for each as running \
-             pods have.\n";
+    let _ = write!(text, "\n{}", columns(&keys, &rows));
+    text += "FREE GPUS WITH CPU: free GPUs whose node has CPU left for them, as much for each as \
+             running pods have.\nNODES WITH FREE: so many nodes with 8, 4, 2 and 1 free GPUs.\n";
     text
 }
 
@@ -189,16 +189,19 @@ struct Document<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct MoveView {
+    /// Its number, from 1.
+    #[serde(rename = "move")]
+    number: usize,
     namespace: String,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    whole_gpus: Option<u32>,
-    #[serde(rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
-    memory_mib: Option<u64>,
+    request_gpus: Option<u32>,
+    #[serde(rename = "requestMiB", skip_serializing_if = "Option::is_none")]
+    request_mib: Option<u64>,
     /// On all its cards together.
     #[serde(skip_serializing_if = "Option::is_none")]
-    compute_milli: Option<u64>,
-    cpu_milli: u64,
+    compute_request_percent: Option<f64>,
+    cpu_request_milli: u64,
     from: LocationView,
     to: LocationView,
 }
@@ -215,17 +218,18 @@ struct StateView {
     moves: usize,
     largest_pod: LargestView,
     free_gpus: u32,
-    gpus_won: i64,
+    won_gpus: i64,
     free_gpus_with_cpu: u32,
     nodes_with_free: NodesView,
     fragmented_percent: f64,
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct LargestView {
-    gpus: u32,
-    #[serde(rename = "memoryMiB")]
-    memory_mib: u64,
+    request_gpus: u32,
+    #[serde(rename = "requestMiB")]
+    request_mib: u64,
 }
 
 #[derive(Serialize)]
@@ -245,22 +249,25 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
         node: input.nodes.rows[location.node as usize].name.to_string(),
         gpus: location.cards.iter().map(|card| card.0).collect(),
     };
-    let step = |step: &Relocation| MoveView {
+    let step = |(number, step): (usize, &Relocation)| MoveView {
+        number,
         namespace: step.pod.namespace().to_owned(),
         name: step.pod.name().to_owned(),
-        whole_gpus: match step.claim.ask() {
+        request_gpus: match step.claim.ask() {
             Ask::WholeCards(count) => Some(count.get()),
             _ => None,
         },
-        memory_mib: match step.claim.ask() {
+        request_mib: match step.claim.ask() {
             Ask::Parts(parts) => Some(parts.memory().get()),
             _ => None,
         },
-        compute_milli: match step.claim.ask() {
-            Ask::Parts(parts) => Some(parts_compute(parts)).filter(|milli| *milli > 0),
+        compute_request_percent: match step.claim.ask() {
+            Ask::Parts(parts) => Some(parts_compute(parts))
+                .filter(|milli| *milli > 0)
+                .map(|milli| milli as f64 / 10.0),
             _ => None,
         },
-        cpu_milli: step.claim.host().cpu.get(),
+        cpu_request_milli: step.claim.host().cpu.get(),
         from: location(&step.from),
         to: location(&step.to),
     };
@@ -270,11 +277,11 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
         StateView {
             moves,
             largest_pod: LargestView {
-                gpus: state.largest.gpus,
-                memory_mib: state.largest.memory.get(),
+                request_gpus: state.largest.gpus,
+                request_mib: state.largest.memory.get(),
             },
             free_gpus: state.free,
-            gpus_won: i64::from(state.free) - i64::from(first),
+            won_gpus: i64::from(state.free) - i64::from(first),
             free_gpus_with_cpu: state.fed,
             nodes_with_free: NodesView {
                 eight,
@@ -290,7 +297,7 @@ fn json(input: &Input, found: &Relocations) -> anyhow::Result<String> {
         gpus: input.gpus(),
         movable_pods: found.movable,
         staying_pods: &found.staying,
-        moves: found.moves.iter().map(step).collect(),
+        moves: (1..).zip(&found.moves).map(step).collect(),
         states: found.states.iter().enumerate().map(state).collect(),
     };
     crate::answer::document(&document, false)
@@ -317,9 +324,9 @@ mod tests {
             quotas: None,
             notes: Vec::new(),
         };
-        for (compute, asks, milli) in [
+        for (compute, asks, percent) in [
             (0, "8 MiB", None),
-            (125, "8 MiB and 12.5 % of compute time", Some(125)),
+            (125, "8 MiB and 12.5 % of compute time", Some(12.5)),
         ] {
             let at = || Location {
                 node: 0,
@@ -339,8 +346,8 @@ mod tests {
             assert_eq!(asked(&input, &found.moves[0].claim), asks);
             let json: serde_json::Value =
                 serde_json::from_str(&json(&input, &found).unwrap()).unwrap();
-            let shown = json["moves"][0].get("computeMilli");
-            assert_eq!(shown.and_then(serde_json::Value::as_u64), milli);
+            let shown = json["moves"][0].get("computeRequestPercent");
+            assert_eq!(shown.and_then(serde_json::Value::as_f64), percent);
         }
     }
 

@@ -13,7 +13,7 @@ use super::input::Input;
 use super::plot::Chart;
 use super::print::{self, Report, head, rounded, write};
 use super::runs::{self, Planned};
-use crate::align::table;
+use crate::align::{columns, table};
 use crate::answer::Answer;
 
 type Run<'a> = runs::Run<'a, Planned, Outcome>;
@@ -68,8 +68,13 @@ impl Report for Inflated<'_> {
                 ]
             };
             let rows: Vec<_> = steps(group).into_iter().map(row).collect();
-            let heading = ["ARRIVED", "ALLOCATED", "UNALLOCATED", "FRAGMENTED"];
-            text += &table(&heading, &rows);
+            let keys = [
+                "arrivedPercent",
+                "allocatedPercent",
+                "unallocatedPercent",
+                "fragmentedPercent",
+            ];
+            text += &columns(&keys, &rows);
             text += &summary(group, !self.args.no_timing);
         }
         text + &comparison(&groups)
@@ -100,6 +105,7 @@ impl Report for Inflated<'_> {
                     .map(|point| PointView {
                         arrived_percent: point.arrived_percent,
                         allocated_percent: rounded(point.allocated_percent),
+                        unallocated_percent: rounded(100.0 - point.allocated_percent),
                         fragmented_percent: rounded(point.fragmented_percent),
                     })
                     .collect(),
@@ -315,6 +321,7 @@ struct RunView {
 #[derive(Serialize)]
 struct DropsView {
     none: u32,
+    #[serde(rename = "part")]
     share: u32,
     #[serde(rename = "1")]
     one: u32,
@@ -331,6 +338,7 @@ struct DropsView {
 struct PointView {
     arrived_percent: u32,
     allocated_percent: f64,
+    unallocated_percent: f64,
     fragmented_percent: f64,
 }
 

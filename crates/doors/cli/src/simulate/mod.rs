@@ -18,7 +18,7 @@ mod runs;
 mod seeds;
 mod snapshot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timed;
 mod what_if;
 

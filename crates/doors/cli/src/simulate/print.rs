@@ -10,7 +10,7 @@ use super::args::{Args, Output};
 use super::input::Input;
 use super::plot::{Chart, Kind};
 use super::runs::peak_memory_mib;
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::{Answer, NOT_DONE, document};
 
 /// Runs of one protocol, as they are shown.
@@ -42,8 +42,8 @@ pub(super) trait Report {
 #[serde(rename_all = "camelCase")]
 struct Document<V> {
     runs: Vec<V>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_memory_mi_b: Option<u64>,
+    #[serde(rename = "peakMemoryMiB", skip_serializing_if = "Option::is_none")]
+    peak_memory_mib: Option<u64>,
 }
 
 /// The answer in the form that the user asked for; with errors, should a run not have ended as it
@@ -61,7 +61,7 @@ pub(super) fn answer(args: &Args, input: &Input, report: &impl Report) -> anyhow
             let peak = (!args.no_timing).then(peak_memory_mib);
             let runs = Document {
                 runs: report.views(),
-                peak_memory_mi_b: peak.flatten(),
+                peak_memory_mib: peak.flatten(),
             };
             document(&runs, false)?
         }
@@ -100,12 +100,12 @@ pub(super) fn head(args: &Args, input: &Input) -> String {
 }
 
 /// A table with a last column of CPU time, which some users leave out.
-pub(super) fn with_times(args: &Args, heading: &[&str], mut rows: Vec<Vec<String>>) -> String {
-    let shown = heading.len() - usize::from(args.no_timing);
+pub(super) fn with_times(args: &Args, keys: &[&str], mut rows: Vec<Vec<String>>) -> String {
+    let shown = keys.len() - usize::from(args.no_timing);
     for row in &mut rows {
         row.truncate(shown);
     }
-    table(&heading[..shown], &rows)
+    columns(&keys[..shown], &rows)
 }
 
 /// Rounds to four decimals: more would be noise.

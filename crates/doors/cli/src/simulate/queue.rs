@@ -15,7 +15,7 @@ use super::input::Input;
 use super::load::Load;
 use super::print::{self, Report, Waits, head, rounded, span, with_times};
 use super::runs;
-use crate::align::table;
+use crate::align::{table, title};
 use crate::answer::Answer;
 
 /// Decisions are so many seconds apart, unless told otherwise. One decision of ours looks at all that
@@ -85,12 +85,12 @@ impl Report for QueueRuns<'_> {
         text += &self.totals();
         text += "\nWaits: p50 / p90 / p99, until the start of the run in which a job ended.\n\n";
         let sizes: Vec<_> = runs.iter().map(|run| &run.outcome.sizes[..]).collect();
-        text += &waits(runs, &["GPUS", "JOBS"], &sizes, |of| {
+        text += &waits(runs, &["gpus", "jobs"], &sizes, |of| {
             vec![of.of.words().to_owned()]
         });
         text.push('\n');
         let tenants: Vec<_> = runs.iter().map(|run| &run.outcome.tenants[..]).collect();
-        text += &waits(runs, &["TENANT", "MIN", "JOBS"], &tenants, |of| {
+        text += &waits(runs, &["quota", "minGpus", "jobs"], &tenants, |of| {
             vec![of.of.to_string(), (of.min_milli / 1000).to_string()]
         });
         text.push('\n');
@@ -118,14 +118,14 @@ impl Report for QueueRuns<'_> {
                 jobs: self.input.pods.rows.len(),
                 ended: run.outcome.ended,
                 impossible: run.outcome.impossible.0,
-                gpu_percent: rounded(useful_percent + lost_percent),
-                lost_gpu_percent: rounded(lost_percent),
+                allocated_percent: rounded(useful_percent + lost_percent),
+                lost_percent: rounded(lost_percent),
                 evictions: run.outcome.evictions,
-                lost_gpu_hours: rounded(run.outcome.lost_hours),
+                lost_work_gpu_hours: rounded(run.outcome.lost_hours),
                 makespan_seconds: run.outcome.makespan,
                 wait_by_size: run.outcome.sizes.iter().map(of_size).collect(),
-                wait_by_tenant: run.outcome.tenants.iter().map(of_tenant).collect(),
-                gangs_waited_for_seconds: run.outcome.gangs_waited_for.clone(),
+                wait_by_quota: run.outcome.tenants.iter().map(of_quota).collect(),
+                gangs_waited_seconds: run.outcome.gangs_waited_for.clone(),
                 cpu_seconds: (!self.args.no_timing).then_some(run.cpu.as_secs_f64()),
             }
         };
@@ -140,7 +140,7 @@ impl Report for QueueRuns<'_> {
             let sizes = run.outcome.sizes.iter();
             let sizes = sizes.map(|group| ("size", group.of.words().to_owned(), &group.waits));
             let tenants = run.outcome.tenants.iter();
-            let tenants = tenants.map(|group| ("tenant", group.of.to_string(), &group.waits));
+            let tenants = tenants.map(|group| ("quota", group.of.to_string(), &group.waits));
             lines.extend(sizes.chain(tenants).filter_map(|(by, group, waits)| {
                 let Waits { p50, p90, p99, max } = Waits::of(waits)?;
                 let jobs = waits.len();
@@ -185,7 +185,7 @@ impl QueueRuns<'_> {
         };
         let _ = writeln!(
             text,
-            "\nThe min of each tenant {quotas}. The queue decides {when}.\n\
+            "\nThe min of each quota {quotas}. The queue decides {when}.\n\
              An evicted job loses its work and waits again. No rule knows how long a job will run."
         );
         // The same for all of them.
@@ -200,15 +200,15 @@ impl QueueRuns<'_> {
     }
 
     fn totals(&self) -> String {
-        let heading = [
-            "DISCIPLINE",
-            "ENDED",
-            "GPUS IN USE",
-            "OF IT LOST",
-            "EVICTIONS",
-            "GPU HOURS LOST",
-            "MAKESPAN",
-            "CPU SECONDS",
+        let keys = [
+            "discipline",
+            "ended",
+            "allocatedPercent",
+            "lostPercent",
+            "evictions",
+            "lostWorkGpuHours",
+            "makespanSeconds",
+            "cpuSeconds",
         ];
         let row = |run: &Run<'_>| {
             let outcome = &run.outcome;
@@ -218,12 +218,12 @@ impl QueueRuns<'_> {
                 format!("{:.2} %", outcome.useful_percent + outcome.lost_percent),
                 format!("{:.2} %", outcome.lost_percent),
                 outcome.evictions.to_string(),
-                format!("{:.0}", outcome.lost_hours),
+                format!("{:.0} GPU h", outcome.lost_hours),
                 span(outcome.makespan),
-                format!("{:.1}", run.cpu.as_secs_f64()),
+                format!("{:.1} s", run.cpu.as_secs_f64()),
             ]
         };
-        with_times(self.args, &heading, self.runs.iter().map(row).collect())
+        with_times(self.args, &keys, self.runs.iter().map(row).collect())
     }
 }
 
@@ -251,15 +251,17 @@ fn why(run: &Run<'_>) -> String {
     )
 }
 
-/// A row for each group, with a cell for each run. All runs have the same groups.
+/// A row for each group, with a cell for each run. All runs have the same groups. `keys`: those of
+/// the first columns.
 fn waits<T>(
     runs: &[Run<'_>],
-    first: &[&str],
+    keys: &[&str],
     groups: &[&[WaitGroup<T>]],
     name: impl Fn(&WaitGroup<T>) -> Vec<String>,
 ) -> String {
+    let titles: Vec<String> = keys.iter().map(|key| title(key)).collect();
     let names = runs.iter().map(|run| run.planned.name());
-    let heading: Vec<&str> = first.iter().copied().chain(names).collect();
+    let heading: Vec<&str> = titles.iter().map(String::as_str).chain(names).collect();
     let row = |(at, group): (usize, &WaitGroup<T>)| {
         let mut row = name(group);
         row.push(group.jobs.to_string());
@@ -290,14 +292,14 @@ struct QueueView {
     jobs: usize,
     ended: usize,
     impossible: u32,
-    gpu_percent: f64,
-    lost_gpu_percent: f64,
+    allocated_percent: f64,
+    lost_percent: f64,
     evictions: u64,
-    lost_gpu_hours: f64,
+    lost_work_gpu_hours: f64,
     makespan_seconds: u64,
     wait_by_size: Vec<GroupView>,
-    wait_by_tenant: Vec<GroupView>,
-    gangs_waited_for_seconds: BTreeMap<&'static str, u64>,
+    wait_by_quota: Vec<GroupView>,
+    gangs_waited_seconds: BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_seconds: Option<f64>,
 }
@@ -308,7 +310,7 @@ struct GroupView {
     #[serde(skip_serializing_if = "Option::is_none")]
     gpus: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<String>,
+    quota: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_gpus: Option<u64>,
     jobs: usize,
@@ -319,7 +321,7 @@ struct GroupView {
 fn of_size(group: &WaitGroup<SizeClass>) -> GroupView {
     GroupView {
         gpus: Some(group.of.words()),
-        tenant: None,
+        quota: None,
         min_gpus: None,
         jobs: group.jobs,
         evictions: group.evictions,
@@ -327,10 +329,10 @@ fn of_size(group: &WaitGroup<SizeClass>) -> GroupView {
     }
 }
 
-fn of_tenant(group: &WaitGroup<std::sync::Arc<str>>) -> GroupView {
+fn of_quota(group: &WaitGroup<std::sync::Arc<str>>) -> GroupView {
     GroupView {
         gpus: None,
-        tenant: Some(group.of.to_string()),
+        quota: Some(group.of.to_string()),
         min_gpus: Some(group.min_milli / 1000),
         jobs: group.jobs,
         evictions: group.evictions,

@@ -293,4 +293,4 @@ fn stays(pod: &Pod, gpu_is_known: bool) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

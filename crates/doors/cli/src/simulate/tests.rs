@@ -59,6 +59,19 @@ impl Files {
     }
 }
 
+/// Tables and JSON of an example by each protocol.
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    let files = Files::new();
+    let [table, json] = ["", "-o json"].map(|form| files.run(form).text);
+    [
+        vec![[table, json]],
+        timed::answers(),
+        queue::answers(),
+        snapshot::tests::moves::answers(),
+    ]
+    .concat()
+}
+
 #[test]
 fn every_arrival_is_placed_or_dropped_as_the_sequence_says() {
     let files = Files::new();
@@ -86,8 +99,8 @@ fn every_arrival_is_placed_or_dropped_as_the_sequence_says() {
 fn the_same_seeds_give_the_same_bytes_whatever_runs_beside() {
     let files = Files::new();
     let all = "--policy tiling --policy random --policy fgd=0.7,best-fit=0.3 --seed 1-6 -o json";
-    let one = files.run(&format!("{all} --jobs 1"));
-    let many = files.run(&format!("{all} --jobs 4"));
+    let one = files.run(&format!("{all} --threads 1"));
+    let many = files.run(&format!("{all} --threads 4"));
     assert_eq!(one, many);
     let json: serde_json::Value = serde_json::from_str(&one.text).unwrap();
     let runs = json["runs"].as_array().unwrap();
@@ -98,7 +111,7 @@ fn the_same_seeds_give_the_same_bytes_whatever_runs_beside() {
     for run in runs {
         let dropped = &run["droppedByGpus"];
         assert!(
-            ["none", "share", "1", "2", "4", "8"]
+            ["none", "part", "1", "2", "4", "8"]
                 .iter()
                 .all(|key| dropped[key].is_u64())
         );

@@ -71,23 +71,23 @@ impl Report for TimedRuns<'_> {
                 wait(|waits| waits.max),
                 format!("{:.2} %", outcome.usage.mean_percent()),
                 span(outcome.makespan),
-                format!("{:.2}", run.cpu.as_secs_f64()),
+                format!("{:.2} s", run.cpu.as_secs_f64()),
             ]
         };
-        let heading = [
-            "POLICY",
-            "PLACED",
-            "WAIT P50",
-            "P90",
-            "P99",
-            "MAX",
-            "GPUS IN USE",
-            "MAKESPAN",
-            "CPU SECONDS",
+        let keys = [
+            "policy",
+            "placed",
+            "waitSeconds.p50",
+            "waitSeconds.p90",
+            "waitSeconds.p99",
+            "waitSeconds.max",
+            "allocatedPercent",
+            "makespanSeconds",
+            "cpuSeconds",
         ];
         text.push('\n');
-        text += &with_times(self.args, &heading, self.runs.iter().map(row).collect());
-        text += "\nGPU share in use, percent, by parts of the makespan\n";
+        text += &with_times(self.args, &keys, self.runs.iter().map(row).collect());
+        text += "\nAllocated GPU share, percent, by parts of the makespan\n";
         text + &over_time(&self.runs)
     }
 
@@ -104,8 +104,8 @@ impl Report for TimedRuns<'_> {
                 never_placeable: outcome.never.clone(),
                 wait_seconds: Waits::of(&outcome.waits),
                 makespan_seconds: outcome.makespan,
-                gpu_percent: rounded(outcome.usage.mean_percent()),
-                gpu_percent_over_time: parts.into_iter().map(rounded).collect(),
+                allocated_percent: rounded(outcome.usage.mean_percent()),
+                allocated_by_part_percent: parts.into_iter().map(rounded).collect(),
                 cpu_seconds: (!self.args.no_timing).then_some(run.cpu.as_secs_f64()),
             }
         };
@@ -113,7 +113,7 @@ impl Report for TimedRuns<'_> {
     }
 
     fn csv(&self) -> Vec<String> {
-        let mut lines = vec!["policy,from_seconds,to_seconds,gpu_percent".to_owned()];
+        let mut lines = vec!["policy,from_seconds,to_seconds,allocated_percent".to_owned()];
         for run in &self.runs {
             // A mix has commas in its name.
             let policy = &run.planned.policy;
@@ -127,7 +127,7 @@ impl Report for TimedRuns<'_> {
         lines
     }
 
-    /// GPU share in use over time.
+    /// Allocated GPU share over time.
     fn chart(&self) -> Option<Chart> {
         let longest = self.runs.iter().map(|run| run.outcome.makespan).max();
         let (unit, seconds) = match longest.unwrap_or(0) {
@@ -145,12 +145,12 @@ impl Report for TimedRuns<'_> {
             (run.planned.policy.to_string(), points)
         };
         Some(Chart {
-            title: "GPUs in use over time",
+            title: "Allocated GPUs over time",
             curves: self.runs.iter().map(curve).collect(),
             from: 0.0,
             across: format!("Time since the first arrival, {unit}"),
             across_unit: "",
-            up: "GPU share in use, percent of the cluster",
+            up: "Allocated GPU share, percent of the cluster",
         })
     }
 
@@ -222,8 +222,8 @@ struct TimedView {
     never_placeable: Reasons,
     wait_seconds: Option<Waits>,
     makespan_seconds: u64,
-    gpu_percent: f64,
-    gpu_percent_over_time: Vec<f64>,
+    allocated_percent: f64,
+    allocated_by_part_percent: Vec<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_seconds: Option<f64>,
 }

@@ -17,6 +17,7 @@ use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
 use crate::machine::{Machine, MachineArgs};
 use crate::run;
+use crate::users::name_users;
 
 /// Arguments of `sublet top`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +28,7 @@ EXAMPLES
   sublet top --fake-gpu 2x16GiB      a fake machine
   sublet top --node gpu-node-1       a node of a cluster, through its agent
   sublet top --node gpu-node-1 --history -o json    an hour of it, each ten seconds
-  sublet top --once -o json | jq '.gpus[] | {index, free: (.memoryMiB - .usedMiB)}'
+  sublet top --once -o json | jq '.gpus[] | {gpu, freeMiB}'
 
 Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLOR is heeded.
 
@@ -79,7 +80,9 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Ans
         live::show(&machine)?;
         String::new()
     } else {
-        print(&machine.snapshot()?, args.output)?
+        let mut snapshot = machine.snapshot()?;
+        name_users(&mut snapshot);
+        print(&snapshot, args.output)?
     };
     Ok(Answer {
         text,
@@ -99,9 +102,15 @@ fn print(snapshot: &Snapshot, format: Format) -> anyhow::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::jobs::tests::example;
+    use crate::jobs::tests::{example, example_of_shares};
+
+    /// Table and JSON of an example.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let of = |form| print(&example_of_shares(), form).unwrap();
+        vec![[Format::Table, Format::Json].map(of)]
+    }
 
     /// These names are a promise: scripts read them.
     #[test]
@@ -109,26 +118,34 @@ mod tests {
         let json = print(&example(), Format::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let gpu = json["gpus"][0].as_object().unwrap();
-        for field in ["index", "uuid", "memoryMiB", "usedMiB"] {
+        for field in [
+            "gpu",
+            "uuid",
+            "memoryMiB",
+            "usedMiB",
+            "grantedMiB",
+            "freeMiB",
+        ] {
             assert!(gpu.contains_key(field), "{field}: {gpu:?}");
         }
-        let tenant = json["tenants"][0].as_object().unwrap();
+        let job = json["jobs"][0].as_object().unwrap();
         for field in [
             "id",
             "name",
             "pids",
             "gpus",
-            "memoryLimitMiB",
-            "memoryUsedMiB",
+            "requestMiB",
+            "limitMiB",
+            "usedMiB",
             "pinnedLimitMiB",
             "pinnedUsedMiB",
             "state",
         ] {
-            assert!(tenant.contains_key(field), "{field}: {tenant:?}");
+            assert!(job.contains_key(field), "{field}: {job:?}");
         }
         let expected = serde_json::json!([11, 12]);
-        assert_eq!(json["tenants"][0]["pids"], expected);
-        assert_eq!(json["tenants"][3]["id"], serde_json::Value::Null);
+        assert_eq!(json["jobs"][0]["pids"], expected);
+        assert_eq!(json["jobs"][3]["id"], serde_json::Value::Null);
     }
 
     #[test]

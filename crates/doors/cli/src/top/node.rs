@@ -8,7 +8,7 @@ use sublet_arbiter::admin::{Reply, Request, Snapshot, UseHistory};
 use sublet_client::{AgentConnection, AgentPod, find_agent};
 
 use super::Args;
-use crate::align::table;
+use crate::align::columns;
 use crate::answer::{Advised, Answer, DONE, Format, api_error, connected, document};
 use crate::jobs;
 
@@ -30,7 +30,38 @@ struct JobHistory {
     id: u64,
     name: String,
     every_ms: u64,
-    per_gpu: Vec<UseHistory>,
+    per_gpu: Vec<GpuHistory>,
+}
+
+/// Usage of one of its cards: each point, and the figures that people see.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuHistory {
+    #[serde(flatten)]
+    points: UseHistory,
+    minutes: u64,
+    #[serde(rename = "usedMeanMiB")]
+    used_mean_mib: u64,
+    #[serde(rename = "usedMaxMiB")]
+    used_max_mib: u64,
+    compute_used_mean_percent: u64,
+    compute_used_max_percent: u64,
+}
+
+impl GpuHistory {
+    fn of(points: UseHistory, every_ms: u64) -> GpuHistory {
+        let n = points.memory_mib.len().max(points.compute_percent.len());
+        let max = |all: &[u64]| all.iter().copied().max().unwrap_or(0);
+        let mean = |all: &[u64]| all.iter().sum::<u64>() / (all.len() as u64).max(1);
+        GpuHistory {
+            minutes: n as u64 * every_ms / 60_000,
+            used_mean_mib: mean(&points.memory_mib),
+            used_max_mib: max(&points.memory_mib),
+            compute_used_mean_percent: mean(&points.compute_percent),
+            compute_used_max_percent: max(&points.compute_percent),
+            points,
+        }
+    }
 }
 
 /// Answers `sublet top --node`.
@@ -153,7 +184,10 @@ impl Agent {
                 id,
                 name: name.to_owned(),
                 every_ms,
-                per_gpu,
+                per_gpu: per_gpu
+                    .into_iter()
+                    .map(|points| GpuHistory::of(points, every_ms))
+                    .collect(),
             }),
             _ => Err(unexpected()),
         }
@@ -187,50 +221,58 @@ fn hour(history: &[JobHistory]) -> String {
     let mut rows = Vec::new();
     for job in history {
         for card in &job.per_gpu {
-            let points = card.memory_mib.len().max(card.compute_percent.len());
-            let minutes = points as u64 * job.every_ms / 60_000;
-            let most = |all: &[u64]| all.iter().copied().max().unwrap_or(0);
-            let mean = |all: &[u64]| all.iter().sum::<u64>() / (all.len() as u64).max(1);
             rows.push(vec![
                 job.name.clone(),
-                card.index.to_string(),
-                minutes.to_string(),
-                format!("{} MiB", mean(&card.memory_mib)),
-                format!("{} MiB", most(&card.memory_mib)),
-                format!("{} %", mean(&card.compute_percent)),
-                format!("{} %", most(&card.compute_percent)),
+                card.points.index.to_string(),
+                card.minutes.to_string(),
+                jobs::mib(card.used_mean_mib),
+                jobs::mib(card.used_max_mib),
+                format!("{} %", card.compute_used_mean_percent),
+                format!("{} %", card.compute_used_max_percent),
             ]);
         }
     }
-    let heading = [
-        "NAME",
-        "GPU",
-        "MINUTES",
-        "MEMORY MEAN",
-        "MEMORY MOST",
-        "COMPUTE MEAN",
-        "COMPUTE MOST",
+    let keys = [
+        "name",
+        "gpu",
+        "minutes",
+        "usedMeanMiB",
+        "usedMaxMiB",
+        "computeUsedMeanPercent",
+        "computeUsedMaxPercent",
     ];
-    table(&heading, &rows)
+    columns(&keys, &rows)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::jobs::tests::example;
+    use crate::jobs::tests::{example, example_of_shares};
 
     fn history() -> Vec<JobHistory> {
+        let points = UseHistory {
+            index: 1,
+            ago_ms: 5,
+            memory_mib: vec![100, 300, 200, 200, 200, 200],
+            compute_percent: vec![0, 60, 0, 0, 0, 0],
+        };
         vec![JobHistory {
             id: 1,
             name: "ns/pod/c0".to_owned(),
             every_ms: 10_000,
-            per_gpu: vec![UseHistory {
-                index: 1,
-                ago_ms: 5,
-                memory_mib: vec![100, 300, 200, 200, 200, 200],
-                compute_percent: vec![0, 60, 0, 0, 0, 0],
-            }],
+            per_gpu: vec![GpuHistory::of(points, 10_000)],
         }]
+    }
+
+    /// Table and JSON of an example.
+    pub(crate) fn answers() -> Vec<[String; 2]> {
+        let snapshot = example_of_shares();
+        let top = NodeTop {
+            node: "n1",
+            snapshot: &snapshot,
+            history: Some(history()),
+        };
+        vec![[Format::Table, Format::Json].map(|form| print(&top, form).unwrap())]
     }
 
     #[test]
@@ -268,13 +310,18 @@ mod tests {
         let json = print(&top, Format::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["node"], "n1");
-        assert!(json["gpus"][0]["memoryMiB"].is_u64() && json["tenants"][0]["name"].is_string());
+        assert!(json["gpus"][0]["memoryMiB"].is_u64() && json["jobs"][0]["name"].is_string());
         let job = &json["history"][0];
         assert_eq!(
             (&job["name"], &job["everyMs"]),
             (&"ns/pod/c0".into(), &10_000.into())
         );
-        assert_eq!(job["perGpu"][0]["computePercent"][1], 60);
-        assert_eq!(job["perGpu"][0]["memoryMiB"][1], 300);
+        let gpu = &job["perGpu"][0];
+        assert_eq!((&gpu["gpu"], &gpu["minutes"]), (&1.into(), &1.into()));
+        assert_eq!(
+            (&gpu["usedMiB"][1], &gpu["usedMaxMiB"]),
+            (&300.into(), &300.into())
+        );
+        assert_eq!(gpu["computeUsedPercent"][1], 60);
     }
 }

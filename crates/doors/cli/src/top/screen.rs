@@ -8,8 +8,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 
+use crate::align::title;
 use crate::compute;
-use crate::jobs::{job_cells, job_heading, mib, mps_line};
+use crate::jobs::{job_cells, job_keys, mib, mps_line};
 
 /// Characters of a card's bar.
 const BAR: usize = 24;
@@ -85,8 +86,10 @@ fn foot_line(seen: &Seen) -> Line<'static> {
     }
 }
 
-fn heading(cells: &[&'static str]) -> Row<'static> {
-    Row::new(cells.to_vec()).style(Style::new().add_modifier(Modifier::BOLD))
+/// Names of the columns that show these keys. Where a bar and a figure show the same, one has it.
+fn heading(keys: &[&str]) -> Row<'static> {
+    let titles = keys.iter().map(|key| title(key));
+    Row::new(titles.collect::<Vec<String>>()).style(Style::new().add_modifier(Modifier::BOLD))
 }
 
 fn gpu_table(seen: &Seen) -> Table<'static> {
@@ -98,13 +101,22 @@ fn gpu_table(seen: &Seen) -> Table<'static> {
         let bar = length(SHORT_BAR + 2);
         let widths = [4, 0, 18, 11, 0, 5].map(|cells| if cells == 0 { bar } else { length(cells) });
         let widths = widths.into_iter().chain([Constraint::Fill(1)]);
-        let names = ["GPU", "MEMORY", "USED", "FREE", "COMPUTE", "TIME", "MODEL"];
-        return Table::new(rows, widths).header(heading(&names));
+        let keys = [
+            "gpu",
+            "memoryMiB",
+            "usedMiB",
+            "freeMiB",
+            "computeUsedPercent",
+            "",
+            "model",
+        ];
+        return Table::new(rows, widths).header(heading(&keys));
     }
     let rows = gpus.map(|gpu| gpu_row(seen, gpu));
     let widths = [4, BAR + 2, 20, 11, 11].map(length);
     let widths = widths.into_iter().chain([Constraint::Fill(1)]);
-    Table::new(rows, widths).header(heading(&["GPU", "", "USED", "GRANTED", "FREE", "MODEL"]))
+    let keys = ["gpu", "", "usedMiB", "grantedMiB", "freeMiB", "model"];
+    Table::new(rows, widths).header(heading(&keys))
 }
 
 fn gpu_row(seen: &Seen, gpu: &GpuRow) -> Row<'static> {
@@ -186,21 +198,21 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
     let first = seen.scrolled.min(jobs.len().saturating_sub(room));
     let shown = &jobs[first..jobs.len().min(first + room)];
     let with_compute = compute::is_shared(&seen.snapshot);
-    let names = job_heading(with_compute);
+    let keys = job_keys(with_compute);
     let cells: Vec<_> = shown
         .iter()
         .map(|job| job_cells(job, with_compute))
         .collect();
-    let columns = columns(&names, &cells, usize::from(area.width));
+    let columns = columns(&keys, &cells, usize::from(area.width));
     let rows = shown.iter().zip(cells).map(|(job, cells)| {
         let cells = columns.iter().map(|(at, _)| Cell::from(cells[*at].clone()));
         Row::new(cells).style(job_style(seen, job))
     });
     let widths = columns.iter().map(|(at, width)| match at {
-        at if at + 1 == names.len() => Constraint::Fill(1),
+        at if at + 1 == keys.len() => Constraint::Fill(1),
         _ => Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)),
     });
-    let shown: Vec<_> = columns.iter().map(|(at, _)| names[*at]).collect();
+    let shown: Vec<_> = columns.iter().map(|(at, _)| keys[*at]).collect();
     Table::new(rows.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
         .column_spacing(GAP)
         .header(heading(&shown))
@@ -208,7 +220,15 @@ fn job_table(seen: &Seen, area: Rect) -> Table<'static> {
 
 /// Columns that can be left out if a job has values in them and there is no room, the least
 /// important first.
-const DISPENSABLE: [&str; 6] = ["PIDS", "PINNED", "ASKED", "CLASS", "LAST REFUSAL", "WAITED"];
+const DISPENSABLE: [&str; 7] = [
+    "pids",
+    "pinnedUsedMiB",
+    "requestMiB",
+    "class",
+    "lastRefusal",
+    "turnWaitPercent",
+    "computeRequestPercent",
+];
 
 /// A name or a list of processes that is longer is cut off.
 const WIDEST: usize = 32;
@@ -218,22 +238,22 @@ const GAP: u16 = 2;
 
 /// Chooses the columns of `rows` to show in so much room, and their widths. The last one has the
 /// room that is left.
-fn columns(names: &[&str], rows: &[Vec<String>], room: usize) -> Vec<(usize, usize)> {
+fn columns(keys: &[&str], rows: &[Vec<String>], room: usize) -> Vec<(usize, usize)> {
     let width = |at: usize| {
         let cells = rows.iter().map(|cells| cells[at].chars().count());
-        let is_last = at + 1 == names.len();
+        let is_last = at + 1 == keys.len();
         let most = if is_last { usize::MAX } else { WIDEST };
         let widest = cells.max().unwrap_or_default().min(most);
-        widest.max(names[at].len())
+        widest.max(title(keys[at]).len())
     };
-    let mut shown: Vec<(usize, usize)> = (0..names.len()).map(|at| (at, width(at))).collect();
-    for name in DISPENSABLE {
+    let mut shown: Vec<(usize, usize)> = (0..keys.len()).map(|at| (at, width(at))).collect();
+    for key in DISPENSABLE {
         let gaps = usize::from(GAP) * (shown.len() - 1);
         let wanted: usize = shown.iter().map(|(_, width)| width).sum();
         if wanted + gaps <= room {
             break;
         }
-        shown.retain(|(at, _)| names[*at] != name);
+        shown.retain(|(at, _)| keys[*at] != key);
     }
     shown
 }
@@ -294,15 +314,15 @@ mod tests {
                 "0    ███████▒▒▒▒▒············   4200/16384 MiB       8192 MiB    8192 MiB    Fake",
                 "1    ························   0/16384 MiB          0 MiB       16384 MiB   Fake",
                 "",
-                "ID  NAME   STATE        GPU  ASKED         LIMIT     USED      PINNED     \
-                 LAST REFUSAL      PIDS   WHY",
-                "1   train  running      0    4096 MiB      4096 MiB  3000 MiB  40 MiB     \
+                "ID  NAME   STATE        GPUS  REQUEST       LIMIT     USED      PINNED USED  \
+                 LAST REFUSAL      PIDS   REASON",
+                "1   train  running      0     4096 MiB      4096 MiB  3000 MiB  40 MiB       \
                  512 MiB, 3 s ago  11,12",
-                "2   serve  over         0,1  2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB  \
+                "2   serve  over         0,1   2 × 4096 MiB  1024 MiB  1200 MiB  0/512 MiB    \
                  -                 -      uses 176 MiB more than its limit",
-                "3   later  waiting (1)  -    4096 MiB      -         0 MiB     0 MiB      \
+                "3   later  waiting (1)  -     4096 MiB      -         0 MiB     0 MiB        \
                  -                 -      GPU 0 lacks 1 MiB",
-                "-   stray  unmanaged    0    -             -         480 MiB   -          \
+                "-   stray  unmanaged    0     -             -         480 MiB   -            \
                  -                 99",
                 "q ends, ↑ ↓ scroll",
             ]
@@ -313,20 +333,23 @@ mod tests {
     fn shared_compute_time_has_a_bar_beside_that_of_memory() {
         let mut shared = seen();
         shared.snapshot = example_of_shares();
-        let wide = lines(&shared, 160, 11);
+        let wide = lines(&shared, 190, 11);
         assert_eq!(
             wide[1..3],
             [
-                "GPU  MEMORY         USED               FREE        COMPUTE        TIME  MODEL",
+                "GPU  MEMORY         USED               FREE        COMPUTE USED         MODEL",
                 "0    ████▒▒······   4200/16384 MiB     8192 MiB    ███████████·   85 %  Fake",
             ]
         );
-        assert!(wide[5].contains("COMPUTE       TIME  WAITED"), "{wide:?}");
+        assert!(
+            wide[5].contains("COMPUTE REQUEST  COMPUTE USED  TURN WAIT"),
+            "{wide:?}"
+        );
         let narrow = lines(&shared, 80, 11);
         assert_eq!(narrow[1..3], wide[1..3]);
         assert_eq!(
             narrow[5],
-            "ID  NAME   STATE        GPU  LIMIT     USED      COMPUTE       TIME  WHY"
+            "ID  NAME   STATE        GPUS  LIMIT     USED      COMPUTE USED  REASON"
         );
     }
 
@@ -347,11 +370,11 @@ mod tests {
         let narrow = lines(&seen(), 80, 11);
         assert_eq!(
             narrow[5],
-            "ID  NAME   STATE        GPU  LIMIT     USED      WHY"
+            "ID  NAME   STATE        GPUS  LIMIT     USED      REASON"
         );
         assert_eq!(
             narrow[7],
-            "2   serve  over         0,1  1024 MiB  1200 MiB  uses 176 MiB more than its limi"
+            "2   serve  over         0,1   1024 MiB  1200 MiB  uses 176 MiB more than its lim"
         );
         let mut long = seen();
         long.snapshot.tenants[0].name = "n".repeat(100);

@@ -19,6 +19,7 @@ pub struct Counters {
     /// Slots taken back from processes that died.
     pub reclaimed: u64,
     /// The longest time from noticing a death to the memory being back, in microseconds.
+    #[serde(rename = "reclaimMaxUs")]
     pub reclaim_us_max: u64,
     /// Connections dropped because their messages made no sense.
     pub garbage: u64,
@@ -41,8 +42,11 @@ pub struct Counters {
 #[serde(rename_all = "camelCase", default)]
 pub struct UserRow {
     /// The kernel's number.
-    pub user: u32,
+    pub uid: u32,
+    /// Name. The command that shows it looks it up, never the arbiter.
+    pub user: Option<String>,
     /// Cards, each counted by the larger of memory and promised compute time.
+    #[serde(rename = "gpus")]
     pub cards: f64,
     /// Jobs that have cards.
     pub running: u64,

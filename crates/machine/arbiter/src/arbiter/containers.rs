@@ -349,9 +349,11 @@ impl Arbiter {
         let key = self.sources.add(&listener, "a container's socket", source);
         let key = key.map_err(|error| error.to_string())?;
         let largest = parts.iter().map(|part| part.limit.memory).max();
+        let memory = Amount::Memory(largest.unwrap_or(MiB::ZERO));
         let ask = JobAsk {
             name: container.name.into(),
-            memory: Amount::Memory(largest.unwrap_or(MiB::ZERO)),
+            memory,
+            request: memory,
             pinned: container.pinned_limit,
             compute: container.compute,
             class: container.class,

@@ -43,6 +43,7 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
     Ok(JobAsk {
         name: Arc::from(submit.name.as_str()),
         memory,
+        request: memory,
         pinned: pinned.map_err(|error| error.to_string())?,
         compute: compute.unwrap_or(ComputeRange::ANY),
         class: submit.class,

@@ -2,7 +2,7 @@
 //! cards. A job comes back with its record, for the process recorded as its root. The client says
 //! only the job's number.
 
-use sublet_model::MiB;
+use sublet_model::{Inventory, MiB};
 use sublet_share::{Event, Holding, JobAsk, JobId, UserId};
 
 use super::Arbiter;
@@ -90,7 +90,7 @@ impl Arbiter {
             .map(|gpu| (gpu.uuid.as_str(), gpu.limit()));
         let limits: Vec<(&str, MiB)> = limits.collect();
         let parts = self.parts_of(limits.into_iter())?;
-        let ask = ask_of(&record.ask, UserId(record.user), self.machine.inventory())?;
+        let ask = job_ask(record, self.machine.inventory())?;
         Ok((ask, parts))
     }
 
@@ -103,6 +103,15 @@ impl Arbiter {
         let is_its = !peer::is_gone(connection.pidfd.as_ref()?);
         is_its.then_some(stamp)
     }
+}
+
+/// Reads the request of the job from its record, on a machine with these cards.
+fn job_ask(record: &JobRecord, machine: &Inventory) -> Result<JobAsk, String> {
+    let ask = ask_of(&record.ask, UserId(record.user), machine)?;
+    Ok(JobAsk {
+        request: record.request().unwrap_or(ask.memory),
+        ..ask
+    })
 }
 
 #[cfg(test)]

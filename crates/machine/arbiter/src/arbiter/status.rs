@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sublet_abi::SlotIndex;
 use sublet_model::{Bytes, MiB, Milli};
-use sublet_share::{Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid, UserId};
+use sublet_share::{Amount, Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid, UserId};
 
 use super::jobs::Root;
 use super::mps::Mps;
@@ -30,6 +30,15 @@ pub(super) fn mib(bytes: Bytes) -> u64 {
 /// In percent, which is exact for people and in JSON.
 fn percent(share: Milli) -> f64 {
     f64::from(share.get()) / 10.0
+}
+
+/// A request for memory of each card: so many MiB, or a percentage; neither for whole cards.
+fn request(amount: Amount) -> (Option<u64>, Option<f64>) {
+    match amount {
+        Amount::Memory(memory) => (Some(memory.get()), None),
+        Amount::Share(share) => (None, Some(percent(share))),
+        Amount::Whole => (None, None),
+    }
 }
 
 /// In seconds, to the microsecond.
@@ -94,7 +103,7 @@ impl Arbiter {
                 continue;
             };
             let row = users.entry(user).or_insert_with(|| UserRow {
-                user: user.0,
+                uid: user.0,
                 cards: self.machine.share_of(user) as f64 / 1000.0,
                 ..UserRow::default()
             });
@@ -132,12 +141,19 @@ impl Arbiter {
             context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
             slices: self.turns.slices(card).to_owned(),
+            health: if sick.is_none() {
+                "healthy"
+            } else {
+                "unhealthy"
+            }
+            .to_owned(),
             sick,
         }
     }
 
     fn job_row(&self, job: &JobView<'_>) -> TenantRow {
         let gpus = self.machine.inventory().gpus();
+        let index = |card: usize| gpus[card].index.0;
         let per_gpu: Vec<TenantGpuRow> = job
             .parts
             .iter()
@@ -156,11 +172,13 @@ impl Arbiter {
                 (state, reason.or_else(|| self.note_on(job)))
             }
         };
+        let (request_mib, request_percent) = request(job.ask.request);
         TenantRow {
             id: Some(job.id.0),
             name: job.ask.name.to_string(),
             pids: job.pids.iter().map(|pid| pid.0).collect(),
-            user: job.ask.user.map(|user| user.0),
+            uid: job.ask.user.map(|user| user.0),
+            user: None,
             priority: job.ask.priority,
             waited_ms: job.waits.map(|_| now_ms().saturating_sub(job.since.ms())),
             starts_when: self
@@ -171,14 +189,11 @@ impl Arbiter {
                 Some(Root::Run { pid, .. }) => Some(pid.0),
                 _ => None,
             },
-            gpus: job
-                .parts
-                .iter()
-                .map(|part| gpus[part.card].index.0)
-                .collect(),
-            asked: job.ask.memory.to_string(),
-            asked_gpus: job.ask.gpus.get(),
-            asked_of: job.ask.cards.as_ref().map(|cards| {
+            gpus: job.parts.iter().map(|part| index(part.card)).collect(),
+            request_mib,
+            request_percent,
+            request_gpus: job.ask.gpus.get(),
+            allowed_gpus: job.ask.cards.as_ref().map(|cards| {
                 let known = cards.iter().filter_map(|card| gpus.get(*card));
                 known.map(|gpu| gpu.index.0).collect()
             }),

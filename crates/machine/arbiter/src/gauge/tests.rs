@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-const GOOD: &str = r#"echo '{"contextBytes":500,"packing":{"block":2097152,"small":1048576,"piece":2097152,"kept":0,"pool":33554432}}'"#;
+const GOOD: &str = r#"echo '{"contextBytes":500,"packing":{"blockBytes":2097152,"smallBytes":1048576,"pieceBytes":2097152,"keptPieces":0,"poolBytes":33554432}}'"#;
 
 #[test]
 fn each_product_is_measured_once_and_kept() {
@@ -105,7 +105,7 @@ fn what_no_driver_could_do_is_not_believed() {
         ),
         (r#"echo '{"contextBytes":7,"packing":null}'"#, 7, false),
         (
-            r#"echo '{"contextBytes":7,"packing":{"block":3,"small":1,"piece":0,"kept":0,"pool":9}}'"#,
+            r#"echo '{"contextBytes":7,"packing":{"blockBytes":3,"smallBytes":1,"pieceBytes":0,"keptPieces":0,"poolBytes":9}}'"#,
             7,
             false,
         ),

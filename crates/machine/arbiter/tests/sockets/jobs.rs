@@ -118,6 +118,10 @@ fn once_a_limit_is_told_no_reservation_against_the_old_one_succeeds() {
     let row = world.job(id).unwrap();
     assert_eq!(row.state, "over");
     assert_eq!(
+        (row.request_mib, row.memory_limit_mib),
+        (Some(100), Some(50))
+    );
+    assert_eq!(
         row.reason.unwrap(),
         "GPU 0: 30 MiB more than its limit in use"
     );

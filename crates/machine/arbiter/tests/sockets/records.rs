@@ -181,9 +181,13 @@ fn what_was_changed_comes_back_as_it_was_changed() {
     assert_eq!(placed.gpus[0].limit_mib, 200);
     let now = world.job(id).unwrap();
     assert_eq!(
-        (now.name, now.priority, now.asked, now.asked_of, now.class),
-        (row.name, row.priority, row.asked, row.asked_of, row.class)
+        (now.name, now.priority, now.allowed_gpus, now.class),
+        (row.name, row.priority, row.allowed_gpus, row.class)
     );
+    // The new limit is not what it asked for: whole cards.
+    assert_eq!((row.request_mib, row.request_percent), (None, None));
+    assert_eq!((now.request_mib, now.request_percent), (None, None));
+    assert_eq!(now.memory_limit_mib, Some(200));
     assert_eq!(now.pinned_limit_mib, Some(32));
     // The rest of its cards is nobody's.
     placed_later(&world, "824MiB", 3);

@@ -255,7 +255,7 @@ impl Machine {
     /// There is no such row now.
     pub fn tenant(&self, name: &str) -> Result<Value> {
         let top = self.top()?;
-        let rows = top["tenants"].as_array().context("no tenants")?;
+        let rows = top["jobs"].as_array().context("no tenants")?;
         let row = rows.iter().find(|row| row["name"] == name);
         row.cloned().with_context(|| format!("no {name} in {top}"))
     }

@@ -254,11 +254,11 @@ fn nonsense_on_the_tenant_socket_hurts_nobody() -> Result<()> {
     );
     let top = machine.top()?;
     assert!(number(&top["counters"]["garbage"])? > 0, "{top}");
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 128);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 128);
     job.end()?;
     until("nothing to be left of it", || {
         let top = machine.top()?;
-        ensure!(top["tenants"] == json!([]), "{top}");
+        ensure!(top["jobs"] == json!([]), "{top}");
         ensure!(number(&top["counters"]["connections"])? == 0, "{top}");
         Ok(())
     })
@@ -327,7 +327,7 @@ fn nonsense_on_the_admin_socket_hurts_nobody() -> Result<()> {
     );
     let row = machine.tenant("job")?;
     assert_eq!(
-        (&row["memoryLimitMiB"], &row["memoryUsedMiB"]),
+        (&row["limitMiB"], &row["usedMiB"]),
         (&json!(1024), &json!(128))
     );
     job.end()?;

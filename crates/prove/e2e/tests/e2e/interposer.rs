@@ -92,7 +92,7 @@ fn arrives_for_a_tenant(
         ensure!(pids.len() == 1, "it was nobody's tenant: {tenant}");
         if library.soname == CUDA.soname {
             // What the driver granted is charged: the hooks did their work.
-            ensure!(number(&tenant["memoryUsedMiB"])? > 0, "{tenant}");
+            ensure!(number(&tenant["usedMiB"])? > 0, "{tenant}");
         }
         let ended = caller.end()?;
         ensure!(ended.code == Some(0), "{ended:?}");

@@ -80,14 +80,14 @@ fn check_path(machine: &Machine, path: &str, size_mib: u64) -> Result<()> {
     ensure!(report["memory"]["total"] == limit, "{report}");
     let left = number(&report["memory"]["free"])?;
     ensure!(left <= limit - bytes, "{report}");
-    ensure!(mib(number(&row["memoryUsedMiB"])?) == used, "{row}");
+    ensure!(mib(number(&row["usedMiB"])?) == used, "{row}");
     ensure!(row["perGpu"][0]["overheadMiB"] == 0, "{row}");
     let ended = job.end()?;
     ensure!(ended.code == Some(0), "{ended:?}");
     until("the memory to be back", || {
         let top = machine.top()?;
         ensure!(
-            top["gpus"][0]["usedMiB"] == 0 && top["tenants"] == json!([]),
+            top["gpus"][0]["usedMiB"] == 0 && top["jobs"] == json!([]),
             "{top}"
         );
         Ok(())
@@ -123,7 +123,7 @@ fn contexts_are_charged_before_they_are_made() -> Result<()> {
         ensure!(used == mib(1024), "round {round}: {used}, {report}");
         let row = machine.tenant("job")?;
         ensure!(
-            row["state"] == "running" && row["memoryUsedMiB"] == 1024,
+            row["state"] == "running" && row["usedMiB"] == 1024,
             "round {round}: {row}"
         );
         ensure!(row["perGpu"][0]["contextMiB"] == CONTEXT >> 20, "{row}");
@@ -211,17 +211,14 @@ fn a_killed_process_s_memory_is_back_within_a_second() -> Result<()> {
         let pid = pid_of(&job.report()?["pid"])?;
         until("its memory", || {
             let row = machine.tenant("job")?;
-            ensure!(number(&row["memoryUsedMiB"])? >= 512, "{row}");
+            ensure!(number(&row["usedMiB"])? >= 512, "{row}");
             Ok(())
         })?;
         let begin = Instant::now();
         kill_process(pid, Signal::KILL)?;
         until("its memory to be back", || {
             let row = machine.tenant("job")?;
-            ensure!(
-                row["memoryUsedMiB"] == 0 && row["pids"] == json!([]),
-                "{row}"
-            );
+            ensure!(row["usedMiB"] == 0 && row["pids"] == json!([]), "{row}");
             Ok(())
         })?;
         let time = begin.elapsed();
@@ -234,7 +231,7 @@ fn a_killed_process_s_memory_is_back_within_a_second() -> Result<()> {
     println!(
         "memory back after SIGKILL, by sublet top, ms: {times:?}; by the arbiter's own clock at \
          most {} us",
-        top["counters"]["reclaimUsMax"]
+        top["counters"]["reclaimMaxUs"]
     );
     Ok(())
 }
@@ -264,8 +261,8 @@ fn a_lowered_limit_takes_nothing_and_gives_nothing_new() -> Result<()> {
     assert!(lowered.errors.contains("no new memory"), "{lowered:?}");
     let row = machine.tenant("job")?;
     assert_eq!(row["state"], "over", "{row}");
-    assert_eq!(row["memoryLimitMiB"], 512, "{row}");
-    assert_eq!(row["memoryUsedMiB"], 1024, "{row}");
+    assert_eq!(row["limitMiB"], 512, "{row}");
+    assert_eq!(row["usedMiB"], 1024, "{row}");
     assert_eq!(machine.card(0)?.used, mib(1024));
     job.say("")?;
     let refused = job.report()?;
@@ -303,7 +300,7 @@ fn no_reservation_against_the_old_limit_succeeds() -> Result<()> {
     let job = Running::start(&mut machine.job("--memory 4GiB --name job", hammer))?;
     until("it to take memory", || {
         let row = machine.tenant("job")?;
-        ensure!(number(&row["memoryUsedMiB"])? > 1024, "{row}");
+        ensure!(number(&row["usedMiB"])? > 1024, "{row}");
         Ok(())
     })?;
     let mut highest_low = 0;
@@ -314,12 +311,12 @@ fn no_reservation_against_the_old_limit_succeeds() -> Result<()> {
         // It has at most what it had; once below, it never comes above.
         until("it to come below", || {
             let row = machine.tenant("job")?;
-            let used = number(&row["memoryUsedMiB"])?;
+            let used = number(&row["usedMiB"])?;
             ensure!(used <= low, "{row}");
             Ok(())
         })?;
         for _ in 0..10 {
-            let used = number(&machine.tenant("job")?["memoryUsedMiB"])?;
+            let used = number(&machine.tenant("job")?["usedMiB"])?;
             assert!(
                 used <= low,
                 "round {round}: {used} MiB in use, {low} are allowed"
@@ -329,7 +326,7 @@ fn no_reservation_against_the_old_limit_succeeds() -> Result<()> {
         assert_eq!(limit(&machine, "job --memory 4GiB")?.code, Some(0));
         until("it to use the room", || {
             let row = machine.tenant("job")?;
-            ensure!(number(&row["memoryUsedMiB"])? > 1024, "{row}");
+            ensure!(number(&row["usedMiB"])? > 1024, "{row}");
             Ok(())
         })?;
     }
@@ -352,11 +349,11 @@ fn a_process_that_only_takes_is_stopped_by_a_lowered_limit() -> Result<()> {
         let mut job = Running::start(&mut machine.job("--memory 12GiB --name job", words))?;
         until("it to take memory", || {
             let row = machine.tenant("job")?;
-            ensure!(number(&row["memoryUsedMiB"])? > 0, "{row}");
+            ensure!(number(&row["usedMiB"])? > 0, "{row}");
             Ok(())
         })?;
         let lowered = limit(&machine, "job --memory 1MiB -o json")?.document()?;
-        let bytes = number(&lowered["memoryUsedMiB"])?;
+        let bytes = number(&lowered["usedMiB"])?;
         let report = job.report()?;
         let got = number(&report["bytes"])?;
         assert!(
@@ -446,8 +443,8 @@ fn no_job_is_ever_seen_above_its_limit() -> Result<()> {
         });
         while !is_over.load(Ordering::SeqCst) {
             let Ok(top) = machine.top() else { continue };
-            for row in top["tenants"].as_array().into_iter().flatten() {
-                let used = number(&row["memoryUsedMiB"])?;
+            for row in top["jobs"].as_array().into_iter().flatten() {
+                let used = number(&row["usedMiB"])?;
                 highest = highest.max(used);
                 assert!(used <= 512, "{row}");
             }

@@ -116,7 +116,7 @@ fn the_extender_is_scraped(port: u16) -> Result<()> {
     for (metric, wanted) in [
         ("sublet_gpu_pods_waiting", "1"),
         ("sublet_gpu_memory_largest_free_bytes", "17066622976"),
-        ("sublet_gpu_memory_used_bytes", "12799967232"),
+        ("sublet_gpu_memory_granted_bytes", "12799967232"),
     ] {
         eventually(|| {
             let answer = ask(port, &format!("/api/v1/query?query={metric}"))?;

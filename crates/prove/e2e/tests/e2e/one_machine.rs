@@ -48,8 +48,8 @@ fn two_programs_run_under_their_limits() -> Result<()> {
         let row = tenants(&top).find(|row| row["name"] == name);
         let tenant = row.context("it is not in top")?;
         assert_eq!(tenant["gpus"], json!([0]), "{top}");
-        assert_eq!(tenant["memoryLimitMiB"], limit, "{top}");
-        assert_eq!(tenant["memoryUsedMiB"], limit, "{top}");
+        assert_eq!(tenant["limitMiB"], limit, "{top}");
+        assert_eq!(tenant["usedMiB"], limit, "{top}");
         assert_eq!(tenant["state"], "running", "{top}");
         assert_eq!(tenant["pids"].as_array().map(Vec::len), Some(1), "{top}");
     }
@@ -65,7 +65,7 @@ fn two_programs_run_under_their_limits() -> Result<()> {
     until("an empty machine", || {
         let top = machine.top()?;
         ensure!(
-            top["tenants"] == json!([]) && top["gpus"][0]["usedMiB"] == 0,
+            top["jobs"] == json!([]) && top["gpus"][0]["usedMiB"] == 0,
             "{top}"
         );
         Ok(())
@@ -212,7 +212,7 @@ fn a_job_that_does_not_fit_waits_in_order() -> Result<()> {
 }
 
 fn tenants(top: &Value) -> impl Iterator<Item = &Value> {
-    top["tenants"].as_array().into_iter().flatten()
+    top["jobs"].as_array().into_iter().flatten()
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_program_outlives_the_command_that_started_it() -> Result<()> {
     until("the job to be ending", || {
         let row = machine.tenant("job")?;
         ensure!(row["state"] == "ending", "{row}");
-        ensure!(row["memoryUsedMiB"] == 64, "{row}");
+        ensure!(row["usedMiB"] == 64, "{row}");
         Ok(())
     })?;
     assert!(is_alive(program));
@@ -288,7 +288,7 @@ fn a_process_that_is_no_job_is_found() -> Result<()> {
     // A second, the length of a reading, and a machine that is busy with other tests.
     assert!(time < Duration::from_secs(3), "{time:?}");
     assert_eq!(row["id"], Value::Null);
-    assert!(number(&row["memoryUsedMiB"])? >= 256, "{row}");
+    assert!(number(&row["usedMiB"])? >= 256, "{row}");
     // What it uses is kept from jobs.
     let top = machine.top()?;
     let kept = number(&top["gpus"][0]["keptMiB"])?;
@@ -393,7 +393,7 @@ fn bad_sizes_and_cards_are_answered() -> Result<()> {
         assert_eq!(ended.code, Some(code), "{words}: {ended:?}");
         assert!(ended.errors.contains(part), "{words}: {ended:?}");
     }
-    assert_eq!(machine.tenant("job")?["memoryLimitMiB"], 1024);
+    assert_eq!(machine.tenant("job")?["limitMiB"], 1024);
     assert_eq!(job.end()?.code, Some(0));
     Ok(())
 }

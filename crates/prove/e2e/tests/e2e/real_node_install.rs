@@ -301,9 +301,9 @@ impl Site {
         ensure!(told.status.success(), "{}: {error}", told.status);
         let seen: Value = serde_json::from_slice(&told.stdout)?;
         let name = format!("default/{name}/main");
-        let mut tenants = seen["tenants"].as_array().into_iter().flatten();
+        let mut tenants = seen["jobs"].as_array().into_iter().flatten();
         let tenant = tenants.find(|one| one["name"] == *name);
-        let limit = tenant.map(|one| &one["memoryLimitMiB"]);
+        let limit = tenant.map(|one| &one["limitMiB"]);
         ensure!(limit == Some(&json!(ASKED_BYTES >> 20)), "{seen}");
         Ok(())
     }

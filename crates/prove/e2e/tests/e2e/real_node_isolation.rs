@@ -134,7 +134,7 @@ fn pids(seen: &Value) -> Vec<u64> {
 /// them is told of anybody else.
 fn check_limit(node: &GpuNode, pod: &str, memory: u64) -> Result<()> {
     // The context is counted when the driver has been read twice.
-    until_shown(node, "memory_used_bytes", pod, (HELD + CONTEXT) * MIB)?;
+    until_shown(node, "gpu_memory_used_bytes", pod, (HELD + CONTEXT) * MIB)?;
     check_taken(
         node,
         pod,
@@ -196,7 +196,7 @@ where
 {
     let page = node.metrics()?;
     let pod = format!("pod=\"{pod}\"");
-    let name = format!("sublet_agent_tenant_{metric}{{");
+    let name = format!("sublet_agent_container_{metric}{{");
     let mut lines = page.lines();
     let line = lines.find(|line| line.starts_with(&name) && line.contains(&pod));
     let value = line.and_then(|line| line.rsplit(' ').next());
@@ -236,7 +236,7 @@ fn pods_meet_their_own_limits_while_the_agent_restarts() -> Result<()> {
     }
     for (name, memory, _) in pods {
         check_limit(&node, name, memory)?;
-        until_shown(&node, "memory_limit_bytes", name, memory * MIB)?;
+        until_shown(&node, "gpu_memory_limit_bytes", name, memory * MIB)?;
         until_shown(&node, "refusals_total", name, 1)?;
     }
     environment::does_not_decide(&node, "a", 2_000)?;
@@ -325,7 +325,7 @@ fn gone_with_its_pod(node: &GpuNode, stage: &Path) -> Result<()> {
     check_limit(node, "c", 14_000)?;
     assert!(!folder.exists());
     eventually(|| {
-        let now = shown::<u64>(node, "memory_limit_bytes", "b")?;
+        let now = shown::<u64>(node, "gpu_memory_limit_bytes", "b")?;
         ensure!(now.is_none(), "still shown: {now:?}");
         Ok(())
     })
@@ -394,9 +394,9 @@ fn shares_are_counted(node: &GpuNode) -> Result<()> {
         Ok([low?, high?].map(|seconds| seconds.unwrap_or(0.0)))
     };
     eventually(|| {
-        let [low, high] = of("gpu_time_seconds_total")?;
+        let [low, high] = of("compute_used_seconds_total")?;
         ensure!(low >= 0.5 && high >= 1.5, "used {low} and {high} s");
-        let [low, high] = of("gate_wait_seconds_total")?;
+        let [low, high] = of("turn_wait_seconds_total")?;
         ensure!(low >= 1.0 && high < low, "waited {low} and {high} s");
         Ok(())
     })?;

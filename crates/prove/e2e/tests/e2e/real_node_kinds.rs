@@ -284,14 +284,14 @@ fn what_is_used_is_seen_from_afar(node: &GpuNode, port: u16) -> Result<()> {
             .sublet(&[&top[..], &["--history", "-o", "json"]].concat())?;
         ensure!(code == 0, "{error}");
         let seen: Value = serde_json::from_str(&said)?;
-        let mut jobs = seen["tenants"].as_array().into_iter().flatten();
+        let mut jobs = seen["jobs"].as_array().into_iter().flatten();
         let job = jobs.find(|job| job["name"] == "default/user/main");
-        let used = job.and_then(|job| job["memoryUsedMiB"].as_u64());
+        let used = job.and_then(|job| job["usedMiB"].as_u64());
         ensure!(
-            used >= Some(50) && job.is_some_and(|job| job["memoryLimitMiB"] == 2000),
+            used >= Some(50) && job.is_some_and(|job| job["limitMiB"] == 2000),
             "{seen}"
         );
-        let points = seen["history"][0]["perGpu"][0]["memoryMiB"].as_array();
+        let points = seen["history"][0]["perGpu"][0]["usedMiB"].as_array();
         ensure!(
             points.is_some_and(|points| points.len() >= 2),
             "{}",

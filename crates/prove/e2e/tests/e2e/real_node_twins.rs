@@ -114,7 +114,7 @@ pub(crate) fn check(node: &GpuNode, object: &Value) -> Result<u64> {
     let seen = also(node, pod, "info --nvml")?;
     let cuda = &seen["devices"][0];
     assert_eq!(cuda["totalMem"], PART * MIB, "{pod}: {seen}");
-    until_shown(node, "memory_limit_bytes", pod, PART * MIB)?;
+    until_shown(node, "gpu_memory_limit_bytes", pod, PART * MIB)?;
     eventually(|| {
         let now = node.world.get(&["pod", pod])?;
         let assigned = &now["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"];
@@ -131,7 +131,7 @@ pub(crate) fn until_accounts_are(node: &GpuNode, pods: &[Value]) -> Result<()> {
         let page = node.metrics()?;
         let lines = page
             .lines()
-            .filter(|line| line.starts_with("sublet_agent_tenant_memory_limit_bytes{"));
+            .filter(|line| line.starts_with("sublet_agent_container_gpu_memory_limit_bytes{"));
         let shown: Vec<&str> = lines
             .filter_map(|line| {
                 line.split_once(",pod=\"")

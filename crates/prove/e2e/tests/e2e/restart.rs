@@ -33,13 +33,13 @@ impl Away {
 /// A job of these names is there with one process each, and uses this much.
 fn shows(machine: &Machine, jobs: &[(&str, u64)]) -> Result<Value> {
     let top = machine.top()?;
-    let rows = top["tenants"].as_array().context("no tenants")?;
+    let rows = top["jobs"].as_array().context("no tenants")?;
     ensure!(rows.len() == jobs.len(), "{top}");
     for (name, used) in jobs {
         let row = rows.iter().find(|row| row["name"] == *name);
         let row = row.with_context(|| format!("no {name} in {top}"))?;
         ensure!(row["pids"].as_array().map(Vec::len) == Some(1), "{top}");
-        ensure!(row["memoryUsedMiB"] == *used, "{name}: {top}");
+        ensure!(row["usedMiB"] == *used, "{name}: {top}");
         ensure!(row["state"] == "running", "{name}: {top}");
     }
     Ok(top)
@@ -63,7 +63,7 @@ fn limits_hold_and_jobs_go_on_when_the_arbiter_is_killed_under_load() -> Result<
     // One that meets no arbiter at its start is refused, and that is another test.
     until("all jobs to have begun", || {
         let top = machine.top()?;
-        let rows = top["tenants"].as_array().context("no list")?;
+        let rows = top["jobs"].as_array().context("no list")?;
         let begun = |row: &&Value| row["pids"].as_array().is_some_and(|pids| pids.len() == 1);
         ensure!(rows.iter().filter(begun).count() == JOBS.len(), "{top}");
         Ok(())
@@ -117,7 +117,7 @@ fn all_come_back_after(
             if name == "hammer" && !*is_hammering {
                 continue;
             }
-            let mut rows = top["tenants"].as_array().into_iter().flatten();
+            let mut rows = top["jobs"].as_array().into_iter().flatten();
             let row = rows.find(|row| row["name"] == name);
             let row = row.with_context(|| format!("no {name} in {top}"))?;
             ensure!(row["pids"].as_array().map(Vec::len) == Some(1), "{top}");
@@ -129,11 +129,11 @@ fn all_come_back_after(
 /// No job has more than its limit, and a new job gets what it asks for, less what a context is
 /// thought to cost by then.
 fn limits_hold(machine: &Machine, top: &Value, round: u32) -> Result<()> {
-    for row in top["tenants"].as_array().into_iter().flatten() {
-        let (used, limit) = (&row["memoryUsedMiB"], &row["memoryLimitMiB"]);
+    for row in top["jobs"].as_array().into_iter().flatten() {
+        let (used, limit) = (&row["usedMiB"], &row["limitMiB"]);
         assert!(number(used)? <= number(limit)?, "{row}");
     }
-    assert_eq!(machine.tenant("holder")?["memoryUsedMiB"], 256);
+    assert_eq!(machine.tenant("holder")?["usedMiB"], 256);
     assert!(machine.card(0)?.used <= mib(128 + 256 + 128));
     let next = machine.report("--memory 256MiB", "alloc --until-oom")?;
     let bytes = number(&next["bytes"])?;
@@ -165,9 +165,9 @@ fn a_changed_limit_outlives_the_arbiter_and_its_successor_can_change_it() -> Res
     limit("limit job --memory 512MiB")?;
     machine.kill_arbiter()?;
     let top = until("the job", || shows(&machine, &[("job", 64)]))?;
-    assert_eq!(top["tenants"][0]["memoryLimitMiB"], 512, "{top}");
+    assert_eq!(top["jobs"][0]["limitMiB"], 512, "{top}");
     let pid = first.as_raw_nonzero().get();
-    assert_eq!(top["tenants"][0]["pids"], json!([pid]), "{top}");
+    assert_eq!(top["jobs"][0]["pids"], json!([pid]), "{top}");
     job.say("")?;
     assert_eq!(job.report()?["bytes"], mib(512 - 64));
     limit("limit job --memory 128MiB")?;
@@ -252,7 +252,7 @@ fn a_program_that_begins_while_the_arbiter_is_away() -> Result<()> {
     let begin = Instant::now();
     let row = until("the program to be reported", || {
         let top = machine.top()?;
-        let mut rows = top["tenants"].as_array().into_iter().flatten();
+        let mut rows = top["jobs"].as_array().into_iter().flatten();
         let row = rows.find(|row| row["state"] == "unmanaged");
         row.cloned().with_context(|| top.to_string())
     })?;
@@ -261,7 +261,7 @@ fn a_program_that_begins_while_the_arbiter_is_away() -> Result<()> {
         begin.elapsed()
     );
     assert_eq!(row["pids"], json!([report["pid"]]), "{row}");
-    assert_eq!(row["memoryUsedMiB"], 64, "{row}");
+    assert_eq!(row["usedMiB"], 64, "{row}");
     let mut codes = Vec::new();
     for job in jobs {
         codes.push(job.end()?.code);
@@ -284,7 +284,7 @@ fn a_waiting_job_joins_the_next_arbiter_s_queue() -> Result<()> {
     second.until_error("joining the queue again")?;
     until("both in top", || {
         let top = machine.top()?;
-        let states: Vec<&Value> = (0..2).map(|row| &top["tenants"][row]["state"]).collect();
+        let states: Vec<&Value> = (0..2).map(|row| &top["jobs"][row]["state"]).collect();
         ensure!(states == ["running", "waiting"], "{top}");
         Ok(())
     })?;
@@ -304,7 +304,7 @@ fn memory_is_taken_and_given_while_the_arbiter_stands_still() -> Result<()> {
     let mut job = Running::start(&mut machine.job("--memory 32MiB --name job", threads))?;
     until("it to work", || {
         let row = machine.tenant("job")?;
-        ensure!(number(&row["memoryUsedMiB"])? > 0, "{row}");
+        ensure!(number(&row["usedMiB"])? > 0, "{row}");
         Ok(())
     })?;
     let arbiter = machine.arbiter()?;

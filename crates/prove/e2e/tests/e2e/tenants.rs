@@ -456,7 +456,7 @@ fn a_program_that_changes_its_environment_gains_nothing() -> Result<()> {
     let begin = Instant::now();
     let row = until("it to be seen", || {
         let top = machine.top()?;
-        let mut rows = top["tenants"].as_array().into_iter().flatten();
+        let mut rows = top["jobs"].as_array().into_iter().flatten();
         let row = rows.find(|row| row["state"] == "unmanaged" && row["pids"] == json!([pid]));
         row.cloned().with_context(|| top.to_string())
     })?;

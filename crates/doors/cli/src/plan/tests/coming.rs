@@ -42,7 +42,7 @@ fn said(files: &[&str], arrival: Arrival) -> (Vec<String>, Vec<String>, u8) {
     let pods = plan["pods"].as_array().into_iter().flatten();
     let pod = |pod: &serde_json::Value| {
         let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-        let why = text(&pod["because"][0]).or_else(|| text(&pod["verdict"]));
+        let why = text(&pod["reasons"][0]).or_else(|| text(&pod["verdict"]));
         let where_or_why = text(&pod["node"]).or(why).unwrap_or_default();
         format!(
             "{}: {where_or_why}",

@@ -47,7 +47,7 @@ fn becomes(node: &str, pods: &[&str]) -> Vec<String> {
     let said = |pod: &serde_json::Value| match pod["refusals"]["n1"].as_str() {
         Some(refused) => refused.to_owned(),
         None => {
-            let devices = pod["devices"].as_array().unwrap().iter();
+            let devices = pod["gpus"].as_array().unwrap().iter();
             let cards = devices.map(|one| one["uuid"].as_str().unwrap_or("?").to_owned());
             cards.collect::<Vec<_>>().join(" ")
         }
@@ -295,7 +295,7 @@ spec:
     assert_eq!(
         text,
         "\
-NAMESPACE  POD      NODE  CONTAINER         GPU  MEMORY    COMPUTE             UUID
+NAMESPACE  NAME     NODE  CONTAINER         GPU  GRANTED   COMPUTE REQUEST     UUID
 default    gpu-pod  n1    ubuntu-container  0    3000 MiB  30 %, at most 30 %  GPU-0
 
 default/gpu-pod gets the annotations

@@ -27,7 +27,7 @@ fn verdicts(text: &str) -> Vec<String> {
     let done = all.iter().all(|pod| pod["verdict"] == "placed");
     assert_eq!(answer.code == DONE, done);
     let said = |pod: &serde_json::Value| {
-        let because = pod["because"][0].as_str();
+        let because = pod["reasons"][0].as_str();
         let refused = pod["refusals"]["n1"].as_str();
         let node = pod["node"].as_str();
         let verdict = pod["verdict"].as_str().unwrap();
@@ -292,7 +292,7 @@ fn the_place_is_kept_and_shown_as_what_it_is() {
     );
     let first = &plan["pods"][0];
     assert_eq!(
-        (&first["node"], &first["devices"]),
+        (&first["node"], &first["gpus"]),
         (&serde_json::Value::Null, &serde_json::json!([]))
     );
     assert_eq!(first["candidate"]["node"], "n1");

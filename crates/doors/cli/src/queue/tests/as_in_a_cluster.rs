@@ -45,11 +45,8 @@ fn gangs_go_by_the_policy_of_the_site() {
         let answer = planned(input, &scope, Format::Json).unwrap();
         let group = of_group(&answer, "job/team/g");
         assert_eq!(group["slots"][0]["node"], node, "{policy}: {group}");
-        let card = &group["slots"][0]["devices"][0];
-        assert_eq!(
-            (&card["container"], &card["index"]),
-            (&"c".into(), &0.into())
-        );
+        let card = &group["slots"][0]["gpus"][0];
+        assert_eq!((&card["container"], &card["gpu"]), (&"c".into(), &0.into()));
     }
 }
 
@@ -110,7 +107,7 @@ fn a_pod_that_goes_is_no_member() {
     let answer = asked(&all, Format::Json, None);
     let group = of_group(&answer, "podgroup/team/g");
     assert_eq!(
-        (&group["reason"], &group["members"]),
+        (&group["reasonLabel"], &group["members"]),
         (&"Incomplete".into(), &1.into())
     );
 }

@@ -1,6 +1,6 @@
 //! Running clusters: their entered objects, the nodes that are open to pods, and the gain of moves.
 
-mod moves;
+pub(crate) mod moves;
 
 use clap::Parser;
 use proptest::prelude::*;
@@ -341,7 +341,7 @@ fn an_amount_is_what_the_unit_says_and_a_card_may_be_unknown() {
                 kind: Pod\nmetadata: {name: p, annotations: {ALIYUN_COM_GPU_MEM_IDX: x}}\nspec: {nodeName: n, containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 2}}}]}\n";
     let (answer, _) = simulated(text, "--snapshot @ --memory-unit GiB --defrag 1 -o json");
     let found: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
-    assert_eq!(found["states"][0]["largestPod"]["memoryMiB"], 2048);
+    assert_eq!(found["states"][0]["largestPod"]["requestMiB"], 2048);
     assert!(
         answer.notes.len() == 1 && answer.notes[0].ends_with("which GPU it has is not known"),
         "{:?}",

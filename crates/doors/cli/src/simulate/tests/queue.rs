@@ -13,6 +13,12 @@ fn files() -> Files {
     files
 }
 
+pub(super) fn answers() -> Vec<[String; 2]> {
+    let files = files();
+    let fifo = "--protocol queue --discipline fifo";
+    vec![["", "-o json"].map(|form| files.run(&format!("{fifo} {form}")).text)]
+}
+
 #[test]
 fn jobs_go_through_the_queue_by_each_discipline() {
     let files = files();
@@ -35,24 +41,24 @@ fn jobs_go_through_the_queue_by_each_discipline() {
         "ended": 3,
         "impossible": 1,
         // Two of three cards until the last one came.
-        "gpuPercent": 66.6667,
-        "lostGpuPercent": 0.0,
+        "allocatedPercent": 66.6667,
+        "lostPercent": 0.0,
         "evictions": 0,
-        "lostGpuHours": 0.0,
+        "lostWorkGpuHours": 0.0,
         "makespanSeconds": 130,
         "waitBySize": [
             {"gpus": "up to 1", "jobs": 1, "evictions": 0, "waitSeconds": waits(103, 103)},
             {"gpus": "2 to 4", "jobs": 1, "evictions": 0, "waitSeconds": waits(0, 0)},
             {"gpus": "gangs", "jobs": 1, "evictions": 0, "waitSeconds": waits(95, 95)},
         ],
-        "waitByTenant": [
-            {"tenant": "x", "minGpus": 3, "jobs": 2, "evictions": 0, "waitSeconds": waits(0, 95)},
-            {"tenant": "y", "minGpus": 0, "jobs": 1, "evictions": 0, "waitSeconds": waits(103, 103)},
+        "waitByQuota": [
+            {"quota": "x", "minGpus": 3, "jobs": 2, "evictions": 0, "waitSeconds": waits(0, 95)},
+            {"quota": "y", "minGpus": 0, "jobs": 1, "evictions": 0, "waitSeconds": waits(103, 103)},
         ],
-        "gangsWaitedForSeconds": {},
+        "gangsWaitedSeconds": {},
     });
     assert_eq!(runs[0], expected);
-    assert_eq!(runs[1]["waitByTenant"][1]["waitSeconds"], waits(0, 0));
+    assert_eq!(runs[1]["waitByQuota"][1]["waitSeconds"], waits(0, 0));
 }
 
 #[test]
@@ -63,13 +69,14 @@ fn the_table_has_all_disciplines_beside_each_other_and_says_what_they_are() {
         .run("--protocol queue --quotas @quotas.csv --interval 60")
         .text;
     for part in [
-        "2 nodes with 3 GPUs; 4 pods in the list.\nThe min of each tenant is from ",
+        "2 nodes with 3 GPUs; 4 pods in the list.\nThe min of each quota is from ",
         "The queue decides at most once in 60 s.\n",
         "\n1 jobs could not start even if nothing ran, and are left out (the first: 3).\n",
-        "\nDISCIPLINE    ENDED  GPUS IN USE  OF IT LOST  EVICTIONS  GPU HOURS LOST  MAKESPAN\n",
+        "\nDISCIPLINE    ENDED  ALLOCATED  LOST ",
+        "  EVICTIONS  LOST WORK  MAKESPAN\n",
         "\nGPUS     JOBS  sublet",
-        "\nTENANT  MIN  JOBS  sublet",
-        "\nx       1    2     ",
+        "\nQUOTA  MIN GPUS  JOBS  sublet",
+        "\nx      1         2     ",
         "\nheads: Kueue's BestEffortFIFO, re-implemented",
     ] {
         assert!(text.contains(part), "no `{part}` in\n{text}");
@@ -80,7 +87,7 @@ fn the_table_has_all_disciplines_beside_each_other_and_says_what_they_are() {
     let lines: Vec<&str> = csv.lines().collect();
     assert_eq!(lines.len(), 1 + 3 + 2);
     assert_eq!(lines[3], "fifo,size,gangs,1,95,95,95,95");
-    assert_eq!(lines[5], "fifo,tenant,y,1,103,103,103,103");
+    assert_eq!(lines[5], "fifo,quota,y,1,103,103,103,103");
 }
 
 #[test]
@@ -92,10 +99,10 @@ fn replays_give_the_same_bytes_whatever_runs_beside() {
     });
     let header = "num_gpus,timestamp,duration,tenant\n".to_owned();
     files.write("pods.csv", &(header + &rows.collect::<String>()));
-    let one = files.run("--protocol queue --interval 0 --load 1.5 -o json --jobs 1");
+    let one = files.run("--protocol queue --interval 0 --load 1.5 -o json --threads 1");
     assert_eq!(
         one,
-        files.run("--protocol queue --interval 0 --load 1.5 -o json --jobs 4")
+        files.run("--protocol queue --interval 0 --load 1.5 -o json --threads 4")
     );
     let json: serde_json::Value = serde_json::from_str(&one.text).unwrap();
     for run in json["runs"].as_array().unwrap() {

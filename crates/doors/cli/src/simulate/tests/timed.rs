@@ -16,6 +16,11 @@ fn files() -> Files {
     files
 }
 
+pub(super) fn answers() -> Vec<[String; 2]> {
+    let files = files();
+    vec![["", "-o json"].map(|form| files.run(&format!("--protocol timed {form}")).text)]
+}
+
 #[test]
 fn jobs_come_wait_and_go() {
     let files = files();
@@ -34,8 +39,8 @@ fn jobs_come_wait_and_go() {
         "neverPlaceable": {"model": 1},
         "waitSeconds": {"p50": 0, "p90": 40, "p99": 40, "max": 40},
         "makespanSeconds": 100,
-        "gpuPercent": 100.0,
-        "gpuPercentOverTime": vec![100.0; 20],
+        "allocatedPercent": 100.0,
+        "allocatedByPartPercent": vec![100.0; 20],
     });
     assert_eq!(runs[0], expected);
     assert_eq!(
@@ -53,8 +58,8 @@ fn the_table_of_a_timed_run_has_waits_and_use_over_time() {
         "2 nodes with 3 GPUs; 5 pods in the list. They ask 0.5 of its GPU time while they come.\n",
         "1 pods are not supported: they ask more GPUs than any node has.\n",
         "1 pods can never be placed. What they lack: 1 model.\n",
-        "\nPOLICY  PLACED  WAIT P50  P90  P99  MAX  GPUS IN USE  MAKESPAN\n\
-         tiling  3       0 s       0 s  0 s  0 s  ",
+        "\nPOLICY  PLACED  WAIT P50  WAIT P90  WAIT P99  WAIT MAX  ALLOCATED  MAKESPAN\n\
+         tiling  3       0 s       0 s       0 s       0 s       ",
         "\nPART      tiling\n0-5 %     100.00\n",
         "\n95-100 %  ",
     ] {
@@ -63,7 +68,7 @@ fn the_table_of_a_timed_run_has_waits_and_use_over_time() {
     let timed = files.run("--protocol timed -o csv").text;
     let lines: Vec<&str> = timed.lines().collect();
     assert_eq!(lines.len(), 21);
-    assert_eq!(lines[0], "policy,from_seconds,to_seconds,gpu_percent");
+    assert_eq!(lines[0], "policy,from_seconds,to_seconds,allocated_percent");
     assert_eq!(lines[20], "\"tiling\",95.00,100.00,100.0000");
 }
 
@@ -81,8 +86,8 @@ fn timed_runs_give_the_same_bytes_whatever_runs_beside() {
     });
     files.write("pods.csv", &format!("{header}{}", rows.collect::<String>()));
     let all = "--protocol timed --policy tiling --policy random --policy fgd --load 1.5 -o json";
-    let one = files.run(&format!("{all} --jobs 1"));
-    assert_eq!(one, files.run(&format!("{all} --jobs 3")));
+    let one = files.run(&format!("{all} --threads 1"));
+    assert_eq!(one, files.run(&format!("{all} --threads 3")));
     let json: serde_json::Value = serde_json::from_str(&one.text).unwrap();
     for run in json["runs"].as_array().unwrap() {
         assert_eq!(run["placed"], 60);
@@ -91,7 +96,7 @@ fn timed_runs_give_the_same_bytes_whatever_runs_beside() {
     files.run(&format!("{all} --plot @use.svg"));
     let svg = files.read("use.svg");
     assert_eq!(svg.matches("<polyline").count(), 3);
-    assert!(svg.contains("GPU share in use") && svg.contains("minutes") && !svg.contains("NaN"));
+    assert!(svg.contains("Allocated GPU share") && svg.contains("minutes") && !svg.contains("NaN"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sublet_model::{Class, Count, Gpu, GpuIndex, GpuUuid, Inventory, Milli, Time};
+use sublet_model::{Class, Count, Gpu, GpuIndex, GpuUuid, Milli, Time};
 use sublet_plan::Policy;
 use sublet_share::{Amount, ComputeRange, Machine, MachineOptions, Pid};
 
@@ -44,14 +44,22 @@ fn asks() -> impl Strategy<Value = JobAsk> {
     let cards = prop::option::of(prop::sample::subsequence(vec![0_usize, 1, 2], 1..=3));
     let rest = (
         prop::option::of(1..1_u32 << 20),
+        prop::option::of(amount.clone()),
         any::<bool>(),
         -9..=0_i32,
         any::<bool>(),
     );
     ("[^\\p{Cc}]{0,40}", amount, compute, cards, rest).prop_map(
-        |(name, memory, compute, cards, (pinned, is_opportunistic, priority, may_wait))| JobAsk {
+        |(
+            name,
+            memory,
+            compute,
+            cards,
+            (pinned, request, is_opportunistic, priority, may_wait),
+        )| JobAsk {
             name: name.into(),
             memory,
+            request: request.unwrap_or(memory),
             pinned: pinned.map(MiB::from),
             compute: match is_opportunistic {
                 true => ComputeRange::new(Milli::ZERO, compute.limit()).unwrap(),
@@ -89,7 +97,7 @@ proptest! {
         prop_assert!(text.len() < 4096, "{}", text);
         let read: JobRecord = serde_json::from_str(&text).unwrap();
         prop_assert_eq!(&read, &record);
-        let again = ask_of(&read.ask, UserId(read.user), &inventory);
+        let again = job_ask(&read, &inventory);
         prop_assert_eq!(again, Ok(ask));
         prop_assert!(read.gpus.iter().all(|gpu| gpu.limit() == MiB::from(limit)));
         prop_assert_eq!(read.gpus.into_iter().map(|gpu| gpu.uuid).collect::<Vec<_>>(), uuids);

@@ -51,7 +51,7 @@ fn cooked_books_are_found_within_two_readings() -> Result<()> {
         let row = until("it to be found", || {
             let row = machine.tenant("cook")?;
             ensure!(row["state"] == "over", "{row}");
-            ensure!(number(&row["memoryUsedMiB"])? >= 8192, "{row}");
+            ensure!(number(&row["usedMiB"])? >= 8192, "{row}");
             Ok(row)
         })?;
         // Two readings are 400 ms; the rest is the time that `top` takes.
@@ -110,7 +110,7 @@ fn a_job_beyond_its_limit_is_ended_where_the_operator_says_so_and_no_other_is() 
     assert_eq!(ended.code, Some(128 + 15), "{ended:?}");
     let row = machine.tenant("honest")?;
     assert_eq!(
-        (&row["state"], &row["memoryUsedMiB"]),
+        (&row["state"], &row["usedMiB"]),
         (&"over".into(), &2048.into())
     );
     let top = machine.top()?;

@@ -42,7 +42,7 @@ fn row_03_memory_of_the_host_is_not_a_cards() -> Result<()> {
     direct.end()?;
     let mut calls = machine.calls("--memory 256MiB --name job")?;
     calls.play(script).context("in a job")?;
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 0);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 0);
     assert_eq!(machine.card(0)?.used, 0);
     // None of it is missing on the card.
     calls.play(
@@ -55,7 +55,7 @@ fn row_03_memory_of_the_host_is_not_a_cards() -> Result<()> {
         cuMemRelease c
         ",
     )?;
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 2);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 2);
     calls.end()
 }
 

@@ -174,12 +174,12 @@ fn row_06_a_process_killed_at_any_instruction_of_a_call_leaks_nothing() -> Resul
     );
     assert!(n_killed >= LEAST, "only {n_killed} in {BUDGET:?}");
     let row = machine.tenant("job")?;
-    assert_eq!(row["memoryUsedMiB"], 0, "{row}");
+    assert_eq!(row["usedMiB"], 0, "{row}");
     let ended = stepper.end()?;
     ensure!(ended.code == Some(0), "{ended:?}");
     until("nothing to be left", || {
         let top = machine.top()?;
-        ensure!(top["tenants"] == json!([]), "{top}");
+        ensure!(top["jobs"] == json!([]), "{top}");
         ensure!(machine.card(0)?.used == 0, "{top}");
         Ok(())
     })

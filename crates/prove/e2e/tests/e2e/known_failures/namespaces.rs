@@ -70,7 +70,7 @@ fn stays(machine: &Machine, name: &str, used: u64) -> Result<Value> {
     let begin = Instant::now();
     loop {
         let row = machine.tenant(name)?;
-        ensure!(row["memoryUsedMiB"] == used, "not {used} MiB: {row}");
+        ensure!(row["usedMiB"] == used, "not {used} MiB: {row}");
         ensure!(row["state"] == "running", "{row}");
         if begin.elapsed() > Duration::from_millis(1500) {
             return Ok(row);
@@ -95,7 +95,7 @@ fn row_07_a_container_sees_its_own_number_and_is_charged_once() -> Result<()> {
     let pids = row["pids"].as_array().context("no pids")?;
     assert!(pids.len() == 1 && pids[0] != 1, "{row}");
     let top = machine.top()?;
-    assert_eq!(top["tenants"].as_array().map(Vec::len), Some(1), "{top}");
+    assert_eq!(top["jobs"].as_array().map(Vec::len), Some(1), "{top}");
     // All of the limit is there, and no more.
     calls.play(
         "
@@ -130,7 +130,7 @@ fn row_07_containers_with_equal_numbers_are_told_apart() -> Result<()> {
     kill_process(pid_of(&row["pids"][0])?, Signal::KILL)?;
     until("the second to be gone", || {
         let top = machine.top()?;
-        ensure!(top["tenants"].as_array().map(Vec::len) == Some(1), "{top}");
+        ensure!(top["jobs"].as_array().map(Vec::len) == Some(1), "{top}");
         ensure!(machine.card(0)?.used == mib(300), "{top}");
         Ok(())
     })?;
@@ -188,7 +188,7 @@ fn row_07_equal_numbers_in_one_job_are_told_apart() -> Result<()> {
     kill_process(other, Signal::KILL)?;
     until("its memory to be back", || {
         let row = machine.tenant("job")?;
-        ensure!(row["memoryUsedMiB"] == 724, "{row}");
+        ensure!(row["usedMiB"] == 724, "{row}");
         Ok(())
     })?;
     calls.play("cuMemAlloc_v2 &c 300M\ncuMemAlloc_v2 &d 2M -> 2")?;

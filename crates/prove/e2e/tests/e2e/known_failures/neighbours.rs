@@ -46,7 +46,7 @@ fn row_12_memory_by_handle_cannot_be_shared_the_old_way_and_plain_memory_can() -
     calls.play(script).context("in a job")?;
     // Nothing was paid for what was refused: two pieces of 4 MiB are there.
     calls.play("cuDeviceGetDefaultMemPool &pool 0\ncuMemPoolTrimTo pool 0")?;
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 8);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 8);
     calls.play("cuMemAlloc_v2 &b 56M\ncuMemAlloc_v2 &c 2M -> 2")?;
     calls.end()
 }
@@ -153,7 +153,7 @@ fn row_12_an_arbiter_without_nvml_keeps_all_limits() -> Result<()> {
     until("it to be said", || {
         let top = machine.top()?;
         ensure!(number(&top["counters"]["unreadable"])? > 5, "{top}");
-        ensure!(top["gpus"][0]["sick"].is_string(), "{top}");
+        ensure!(top["gpus"][0]["problem"].is_string(), "{top}");
         Ok(())
     })?;
     calls.play(
@@ -165,14 +165,14 @@ fn row_12_an_arbiter_without_nvml_keeps_all_limits() -> Result<()> {
         cuMemAlloc_v2 &a 300M
         ",
     )?;
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 724);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 724);
     let refused = Running::start(&mut machine.job("--memory 1GiB --no-wait", "info"))?.end()?;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.errors.contains("unhealthy"), "{refused:?}");
     calls.end()?;
     until("an empty machine", || {
         let top = machine.top()?;
-        ensure!(top["tenants"] == json!([]), "{top}");
+        ensure!(top["jobs"] == json!([]), "{top}");
         Ok(())
     })
 }

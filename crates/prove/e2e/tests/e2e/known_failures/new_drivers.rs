@@ -134,7 +134,7 @@ fn row_01_names_and_versions_that_nobody_knew_are_counted() -> Result<()> {
         calls.play("@alloc &a 256M\n@alloc &b 2M -> 2\n@free a\n@alloc &b 2M")?;
         let row = machine.tenant("job")?;
         assert_eq!(row["unknownNames"], 10, "{mode}: {row}");
-        assert_eq!(row["memoryUsedMiB"], 2, "{mode}: {row}");
+        assert_eq!(row["usedMiB"], 2, "{mode}: {row}");
         calls.end()?;
     }
     Ok(())

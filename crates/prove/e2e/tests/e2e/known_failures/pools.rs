@@ -29,7 +29,7 @@ fn is_empty(machine: &Machine, calls: &mut Calls) -> Result<()> {
         ",
     )?;
     let row = machine.tenant("job")?;
-    ensure!(row["memoryUsedMiB"] == 0, "{row}");
+    ensure!(row["usedMiB"] == 0, "{row}");
     let used = machine.card(0)?.used;
     ensure!(used == 0, "{used} bytes on the card");
     calls.play("cuMemAlloc_v2 &all 64M\ncuMemAlloc_v2 &more 512 -> 2\ncuMemFree_v2 all")

@@ -79,7 +79,7 @@ fn row_10_a_limit_is_raised_and_lowered_while_the_program_runs() -> Result<()> {
         ",
     )?;
     let row = machine.tenant("job")?;
-    assert_eq!(row["memoryUsedMiB"], 1024, "{row}");
+    assert_eq!(row["usedMiB"], 1024, "{row}");
     let refusal = &row["perGpu"][0]["lastRefusal"];
     assert_eq!(number(&refusal["bytes"])?, mib(1024), "{row}");
     for (to, total) in [("2GiB", mib(2048)), ("25%", mib(4096))] {
@@ -131,7 +131,7 @@ fn row_10_what_is_said_to_be_free_can_be_had() -> Result<()> {
         "cuMemAlloc_v2 &a {free}\ncuMemAlloc_v2 &b 2M -> 2"
     ))?;
     // What the driver refused was not kept on the account.
-    assert_eq!(machine.tenant("job")?["memoryUsedMiB"], 6 * 1024);
+    assert_eq!(machine.tenant("job")?["usedMiB"], 6 * 1024);
     // Nothing of it is given to others either.
     until("the stranger to be counted", || {
         let top = machine.top()?;

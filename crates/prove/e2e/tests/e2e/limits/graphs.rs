@@ -34,7 +34,7 @@ fn graphs_stop_at_the_limit_where_the_driver_does_not_tell_of_their_nodes() -> R
         ensure!(used <= mib(1024), "{path}: {used}, {report}");
         ensure!(used > mib(1024 - size_mib), "{path}: {used}, {report}");
         let row = machine.tenant("job")?;
-        ensure!(mib(number(&row["memoryUsedMiB"])?) == used, "{row}");
+        ensure!(mib(number(&row["usedMiB"])?) == used, "{row}");
         ensure!(row["state"] == "running", "{row}");
         job.end()?;
     }

@@ -42,7 +42,7 @@ fn check_host_path(machine: &Machine, path: &str, limit_mib: u64) -> Result<()> 
     ensure!(row["pinnedLimitMiB"] == limit_mib, "{row}");
     ensure!(row["pinnedLastRefusal"].is_object(), "{row}");
     // None of it is the card's.
-    ensure!(row["memoryUsedMiB"] == 0, "{row}");
+    ensure!(row["usedMiB"] == 0, "{row}");
     ensure!(machine.card(0)?.used == 0, "{row}");
     ensure!(report["memory"]["free"] == mib(64), "{report}");
     let ended = job.end()?;

@@ -1,4 +1,4 @@
-//! Cards that a job gets if its user has a say: `--device` and `CUDA_VISIBLE_DEVICES`; and the
+//! Cards that a job gets if its user has a say: `--allowed-gpus` and `CUDA_VISIBLE_DEVICES`; and the
 //! cards as they are shown before there is a job.
 
 use std::io::Write;
@@ -54,7 +54,7 @@ fn the_cards_are_shown_before_the_first_job() -> Result<()> {
         );
         let top = machine.top()?;
         assert_eq!(
-            (&top["tenants"], &top["gpus"][1]["freeMiB"]),
+            (&top["jobs"], &top["gpus"][1]["freeMiB"]),
             (&json!([]), &json!(16_384))
         );
         // With a job there is no need for the cards.
@@ -99,7 +99,7 @@ fn a_job_is_on_the_cards_that_its_user_names() -> Result<()> {
         return Ok(());
     };
     let uuids = uuids(&machine)?;
-    let flag = |cards: &str| format!("--device {cards}");
+    let flag = |cards: &str| format!("--allowed-gpus {cards}");
     let second = uuids[1].clone();
     for (variable, flags, expected) in [
         (None, String::new(), &[0][..]),
@@ -141,14 +141,14 @@ fn a_job_is_on_the_cards_that_its_user_names() -> Result<()> {
         assert_eq!((ended.code, ended.errors.as_str()), (Some(0), ""), "{what}");
         until("its end", || {
             let top = machine.top()?;
-            ensure!(top["tenants"] == json!([]), "{top}");
+            ensure!(top["jobs"] == json!([]), "{top}");
             Ok(())
         })?;
     }
     Ok(())
 }
 
-/// CUDA counts the fastest card first; `nvidia-smi`, the bus and `--device` do not.
+/// CUDA counts the fastest card first; `nvidia-smi`, the bus and `--allowed-gpus` do not.
 #[test]
 fn numbers_mean_what_cuda_means_by_them() -> Result<()> {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile()?;
@@ -165,7 +165,7 @@ fn numbers_mean_what_cuda_means_by_them() -> Result<()> {
         ("2", Some("FASTEST_FIRST"), "", json!([2])),
         ("0", Some("PCI_BUS_ID"), "", json!([0])),
         ("1", Some("PCI_BUS_ID"), "", json!([1])),
-        ("0", None, "--device 0", json!([0])),
+        ("0", None, "--allowed-gpus 0", json!([0])),
     ] {
         let mut job = machine.job(
             &format!("--memory 4G --name job {flags}"),
@@ -197,14 +197,14 @@ fn a_job_waits_for_its_own_card_and_a_new_arbiter_knows_of_that() -> Result<()> 
     let mut first = machine.job("--memory 12GiB --name first", hold);
     let mut first = Running::start(first.env("CUDA_VISIBLE_DEVICES", "1"))?;
     first.report()?;
-    let mut second = machine.job("--memory 8GiB --name second --device 1", hold);
+    let mut second = machine.job("--memory 8GiB --name second --allowed-gpus 1", hold);
     let mut second = Running::start(&mut second)?;
     let why = "waiting, next in the queue: GPU 1 lacks 4096 MiB: 8192 MiB asked, and 4096 MiB are \
                free there";
     second.until_error(why)?;
     let row = machine.tenant("second")?;
     assert_eq!(
-        (&row["askedOf"], &row["gpus"]),
+        (&row["allowedGpus"], &row["gpus"]),
         (&json!([1]), &json!([])),
         "{row}"
     );
@@ -215,7 +215,7 @@ fn a_job_waits_for_its_own_card_and_a_new_arbiter_knows_of_that() -> Result<()> 
     until("both jobs with the next arbiter", || {
         let (first, second) = (machine.tenant("first")?, machine.tenant("second")?);
         ensure!(
-            first["gpus"] == json!([1]) && first["askedOf"] == json!([1]),
+            first["gpus"] == json!([1]) && first["allowedGpus"] == json!([1]),
             "{first}"
         );
         let reason = second["reason"].as_str().unwrap_or_default();
@@ -261,31 +261,36 @@ const TOO_LITTLE: &[(Option<&str>, &str, i32, &str)] = &[
     ),
     (
         None,
-        "--device 7",
+        "--allowed-gpus 7",
         1,
         "there is no GPU `7`; this machine has GPUs 0 to 1",
     ),
-    (None, "--device GPU-123", 1, "there is no GPU `GPU-123`"),
-    (None, "--device 1,1", 1, "GPU 1 is named twice"),
     (
         None,
-        "--device 1 --gpus 2",
+        "--allowed-gpus GPU-123",
+        1,
+        "there is no GPU `GPU-123`",
+    ),
+    (None, "--allowed-gpus 1,1", 1, "GPU 1 is named twice"),
+    (
+        None,
+        "--allowed-gpus 1 --gpus 2",
         1,
         "2 GPUs asked, but only GPU 1 is named",
     ),
     (
         None,
-        "--device 1 --memory 17G",
+        "--allowed-gpus 1 --memory 17G",
         1,
         "GPU 1 has 16384 MiB in all",
     ),
     (
         None,
-        "--device first",
+        "--allowed-gpus first",
         2,
         "`first` is neither a number nor a UUID",
     ),
-    (None, "--device=", 2, "a card without a name"),
+    (None, "--allowed-gpus=", 2, "a card without a name"),
 ];
 
 #[test]

@@ -37,7 +37,7 @@ fn what_is_promised_is_shown_and_promised_once() -> Result<()> {
     assert!(!ps[0].contains("COMPUTE"), "{ps:?}");
     let row = machine.tenant("plain")?;
     assert_eq!(asked(&machine, "plain")?, json!(["guaranteed", 0.0, 100.0]));
-    for key in ["computeUsedPercent", "waitingPercent"] {
+    for key in ["computeUsedPercent", "turnWaitPercent"] {
         assert!(
             row.as_object().is_some_and(|row| row.contains_key(key)),
             "{row}"
@@ -61,7 +61,7 @@ fn what_is_promised_is_shown_and_promised_once() -> Result<()> {
         asked(&machine, "rest")?,
         json!(["opportunistic", 0.0, 40.0])
     );
-    assert_eq!(machine.top()?["gpus"][0]["computePromisedPercent"], 80.5);
+    assert_eq!(machine.top()?["gpus"][0]["computeGrantedPercent"], 80.5);
     let ps = end(&mut machine.sublet("ps"))?.lines.join("\n");
     for part in [
         "CLASS",

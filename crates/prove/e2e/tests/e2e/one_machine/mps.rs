@@ -162,7 +162,7 @@ fn a_daemon_that_dies_is_told_and_comes_back_without_its_old_clients() -> Result
     assert_eq!(world.standing("old")?, "lost");
     assert_eq!(world.standing("new")?, "serving");
     let row = world.machine.tenant("new")?;
-    assert_eq!(row["memoryUsedMiB"], 64, "the accounts go on: {row}");
+    assert_eq!(row["usedMiB"], 64, "the accounts go on: {row}");
     for job in [old, new] {
         assert_eq!(job.end()?.code, Some(0));
     }
@@ -216,7 +216,7 @@ fn turns_are_only_where_mps_keeps_no_promise() -> Result<()> {
     until("all of the card", || {
         let row = world.machine.tenant("side")?;
         let used = row["computeUsedPercent"].as_f64().unwrap_or(0.0);
-        let is_free = row["waitingPercent"] == 0.0 && used >= 90.0;
+        let is_free = row["turnWaitPercent"] == 0.0 && used >= 90.0;
         ensure!(is_free, "{row}");
         Ok(())
     })?;
@@ -226,7 +226,7 @@ fn turns_are_only_where_mps_keeps_no_promise() -> Result<()> {
         let used = row["computeUsedPercent"].as_f64().context("no figure")?;
         ensure!((60.0..=95.0).contains(&used), "{row}");
         let row = world.machine.tenant("side")?;
-        let waited = row["waitingPercent"].as_f64().context("no figure")?;
+        let waited = row["turnWaitPercent"].as_f64().context("no figure")?;
         ensure!(waited >= 40.0, "{row}");
         Ok(())
     })?;

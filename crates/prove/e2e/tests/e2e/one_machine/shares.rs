@@ -25,7 +25,7 @@ fn shown(machine: &Machine, name: &str) -> Result<f64> {
 /// Seconds that a job has used, waited, and waited at its limit, as `sublet top` counts them.
 fn counted(machine: &Machine, name: &str) -> Result<[f64; 3]> {
     let row = machine.tenant(name)?;
-    let keys = ["computeUsedSeconds", "waitedSeconds", "throttledSeconds"];
+    let keys = ["computeUsedSeconds", "turnWaitSeconds", "throttledSeconds"];
     let of = |key| row["perGpu"][0][key].as_f64();
     let [Some(used), Some(waited), Some(throttled)] = keys.map(of) else {
         anyhow::bail!("{name} is not counted: {row}");
@@ -137,7 +137,7 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
     let at_its_limit = || {
         let row = machine.tenant("limited")?;
         let used = row["computeUsedPercent"].as_f64().unwrap_or(0.0);
-        let waited = row["waitingPercent"].as_f64().unwrap_or(0.0);
+        let waited = row["turnWaitPercent"].as_f64().unwrap_or(0.0);
         ensure!((used - 20.0).abs() <= 5.0 && waited >= 70.0, "{row}");
         Ok(())
     };

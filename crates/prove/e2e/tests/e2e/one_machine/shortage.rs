@@ -34,7 +34,7 @@ fn a_failure_at_the_limit_ends_with_the_command_that_asks_for_more() -> Result<(
             "out of memory: 1536 MiB asked of GPU 0, 0 s before the end, at the limit of 1024 MiB; for more: ",
         ),
         (
-            "--memory 25% --device 1",
+            "--memory 25% --allowed-gpus 1",
             None,
             "1536 MiB asked of GPU 1, 0 s before the end, at the limit of 1024 MiB; for more: ",
         ),
@@ -149,7 +149,7 @@ fn hints_can_be_pasted() -> Result<()> {
     // Before any arbiter, and then with one.
     check(&run(&mut machine.sublet("limit 1 --memory 1G"))?)?;
     check(&run(machine.run("--memory 5G").arg("true"))?)?;
-    check(&run(machine.run("--device 3").arg("true"))?)?;
+    check(&run(machine.run("--allowed-gpus 3").arg("true"))?)?;
     check(&run(&mut machine.sublet("limit 99 --memory 1G"))?)?;
     let mut holder = Running::start(&mut machine.job("--name holder", "alloc --hold stdin"))?;
     holder.report()?;

@@ -160,7 +160,7 @@ fn a_wait_ends_with_its_terminal() -> Result<()> {
     }
     until("the queue to be empty", || {
         let top = machine.top()?;
-        ensure!(top["tenants"].as_array().map(Vec::len) == Some(1), "{top}");
+        ensure!(top["jobs"].as_array().map(Vec::len) == Some(1), "{top}");
         Ok(())
     })?;
     assert_eq!(holder.end()?.code, Some(0));

@@ -237,8 +237,8 @@ fn starts_on_paper(paper: &Value) -> Result<BTreeMap<String, Start>> {
     let starting = groups.filter(|group| group["state"] == "starting");
     let start = |group: &Value| {
         let place = |slot: &Value| {
-            let cards = list(&slot["devices"]);
-            let cards = cards.iter().filter_map(|card| card["index"].as_u64());
+            let cards = list(&slot["gpus"]);
+            let cards = cards.iter().filter_map(|card| card["gpu"].as_u64());
             let index = slot["index"].as_u64().unwrap_or(u64::MAX);
             (
                 text(&slot["role"]),
@@ -277,7 +277,7 @@ fn starts(plan: &GangPlan) -> BTreeMap<String, Start> {
 /// Waits until the controller has said of a group what the paper says.
 fn until_told_so(world: &World, group: &Value) -> Result<()> {
     let field = |name: &str| group[name].as_str().unwrap_or_default();
-    let (id, reason, message) = (field("group"), field("reason"), field("message"));
+    let (id, reason, message) = (field("group"), field("reasonLabel"), field("reason"));
     let name = id.rsplit('/').next().unwrap_or_default();
     eventually(|| {
         let events = events(world, NAMESPACE, name)?;

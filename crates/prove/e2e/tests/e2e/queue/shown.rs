@@ -46,7 +46,7 @@ fn who_waits_is_shown_with_reason_and_figures() -> Result<()> {
         found.with_context(|| format!("no {name}: {shown}"))
     };
     let late = find("groups", "group", "job/shown/late")?;
-    let fields = ["quota", "state", "reason"].map(|field| late[field].as_str());
+    let fields = ["quota", "state", "reasonLabel"].map(|field| late[field].as_str());
     assert_eq!(
         fields,
         [Some("shown"), Some("waiting"), Some("OverQuota")],
@@ -59,7 +59,7 @@ fn who_waits_is_shown_with_reason_and_figures() -> Result<()> {
 
     let (code, text, notes) = world.sublet(&["explain", "job", "late", "-n", "shown"])?;
     assert_eq!((code, &*notes), (0, ""), "{text}");
-    let why = late["message"].as_str().context("no sentence")?;
+    let why = late["reason"].as_str().context("no sentence")?;
     ensure!(text.contains("job/shown/late"), "{text}");
     ensure!(
         why.contains("asks 2 of sublet.dev/gpu") && text.contains(why),

@@ -101,7 +101,7 @@ fn stand_in(node: &GpuNode) -> Result<String> {
 /// Standing of a pod's container with MPS.
 fn standing(node: &GpuNode) -> Result<Value> {
     let said = arbiter_says(node)?;
-    let rows = said["tenants"].as_array().into_iter().flatten();
+    let rows = said["jobs"].as_array().into_iter().flatten();
     let is_ours = |row: &&Value| row["name"].as_str().is_some_and(|name| name.contains(NAME));
     let row = rows.into_iter().find(is_ours);
     let row = row.with_context(|| format!("no {NAME} in {said}"))?;

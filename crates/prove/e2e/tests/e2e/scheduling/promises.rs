@@ -395,14 +395,15 @@ fn cards(pod: &Pod) -> Result<Vec<(String, u64)>> {
     let Some(text) = pod.metadata.annotations.get(keys::ALLOCATION) else {
         return Ok(Vec::new());
     };
-    grants(&serde_json::from_str(text)?)
+    grants(&serde_json::from_str(text)?, "index")
 }
 
-fn grants(list: &Value) -> Result<Vec<(String, u64)>> {
+/// Containers and cards of a list, where the number of a card has that key.
+fn grants(list: &Value, number: &str) -> Result<Vec<(String, u64)>> {
     let grants = list.as_array().context("no list of grants")?;
     let grant = |grant: &Value| {
         let container = grant["container"].as_str()?.to_owned();
-        Some((container, grant["index"].as_u64()?))
+        Some((container, grant[number].as_u64()?))
     };
     let read: Option<Vec<_>> = grants.iter().map(grant).collect();
     read.context("a grant without card")
@@ -428,7 +429,7 @@ fn held(planned: &Value, fate: &Fate, count: &mut Count) -> Result<bool> {
             count.decided += usize::from(others.is_empty());
             count.alternatives += others.len();
             if planned["node"] == node.as_str() {
-                ensure!(grants(&planned["devices"])? == *cards, "other cards");
+                ensure!(grants(&planned["gpus"], "gpu")? == *cards, "other cards");
                 return Ok(true);
             }
             ensure!(others.iter().any(|o| o == node.as_str()), "another node");

@@ -21,26 +21,37 @@ fn owned(pods: &[(&str, &str, &str, &str)]) -> String {
 
 const SET: &str = ", ownerReferences: [{kind: ReplicaSet}]";
 
-#[test]
-fn moves_are_told_with_what_they_win() {
-    let text = owned(&[
+/// Three nodes, and a move that helps.
+fn three() -> String {
+    owned(&[
         ("p", "a", "4", SET),
         ("q", "b", "10", SET),
         ("r", "c", "7", SET),
-    ]);
+    ])
+}
+
+pub(crate) fn answers() -> Vec<[String; 2]> {
+    let words = "--snapshot @ --defrag 5";
+    vec![["", " -o json"].map(|form| simulated(&three(), &format!("{words}{form}")).0.text)]
+}
+
+#[test]
+fn moves_are_told_with_what_they_win() {
+    let text = three();
     let (answer, _) = simulated(&text, "--snapshot @ --defrag 5");
     assert_eq!(
         answer.text,
         "\
 3 nodes with 3 GPUs; 3 pods with GPUs that can be moved.
 
-MOVE  POD     ASKS   FROM  TO
-1     team/p  4 MiB  a/0   b/0
+MOVE  NAME    REQUEST  FROM  TO
+1     team/p  4 MiB    a/0   b/0
 
-MOVES  LARGEST POD  FREE GPUS  WON  WITH CPU  NODES WITH 8 4 2 1 FREE  FRAGMENTED
-0      12 MiB       0          +0   0         0 0 0 0                  14.58 %
-1      16 MiB       1          +1   1         0 0 0 1                  10.41 %
-WITH CPU: free GPUs whose node has CPU left for them, as much for each as running pods have.
+MOVES  LARGEST POD  FREE GPUS  WON GPUS  FREE GPUS WITH CPU  NODES WITH FREE  FRAGMENTED
+0      12 MiB       0          +0        0                   0×8 0×4 0×2 0×1  14.58 %
+1      16 MiB       1          +1        1                   0×8 0×4 0×2 1×1  10.41 %
+FREE GPUS WITH CPU: free GPUs whose node has CPU left for them, as much for each as running pods have.
+NODES WITH FREE: so many nodes with 8, 4, 2 and 1 free GPUs.
 "
     );
     let (answer, _) = simulated(&text, "--snapshot @ --defrag 5 -o json");
@@ -48,18 +59,18 @@ WITH CPU: free GPUs whose node has CPU left for them, as much for each as runnin
     assert_eq!(
         found["moves"],
         serde_json::json!([{
-            "namespace": "team", "name": "p", "memoryMiB": 4, "cpuMilli": 2000,
+            "move": 1, "namespace": "team", "name": "p", "requestMiB": 4, "cpuRequestMilli": 2000,
             "from": {"node": "a", "gpus": [0]}, "to": {"node": "b", "gpus": [0]},
         }])
     );
     let last = &found["states"][1];
     assert_eq!(
-        (&last["gpusWon"], &last["freeGpusWithCpu"]),
+        (&last["wonGpus"], &last["freeGpusWithCpu"]),
         (&1.into(), &1.into())
     );
     assert_eq!(
         last["largestPod"],
-        serde_json::json!({"gpus": 0, "memoryMiB": 16})
+        serde_json::json!({"requestGpus": 0, "requestMiB": 16})
     );
     assert_eq!(
         last["nodesWithFree"],
