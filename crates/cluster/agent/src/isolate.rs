@@ -42,7 +42,7 @@ use sublet_model::PodKey;
 /// Shall containers be held to their parts?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IsolationWord {
-    /// If this node can do it; parts of cards wait while something is in the way
+    /// If this node can do it; parts of GPUs wait while something is in the way
     Auto,
     /// Yes; the agent does not start if this node can never do it
     On,

@@ -98,7 +98,7 @@ use isolate::supervisor::{IsolationSupervisor, StartIsolation};
 use isolate::{IsolationError, IsolationWord, StrictnessWord, Wanted};
 use publish::offer::{AdvertiseWish, Offer, Settings, SharingWord};
 
-/// Offer this node's GPUs to kubelet, and hand each container the card chosen for it.
+/// Offer this node's GPUs to kubelet, and hand each container the GPU chosen for it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// This node's name in the cluster
@@ -116,7 +116,7 @@ pub struct Args {
     /// NVIDIA's management library
     #[arg(long, default_value = nvml::LIBRARY, value_name = "PATH", conflicts_with = "inventory")]
     nvml_library: PathBuf,
-    /// Sharing mode of cards, if the node's label does not set one
+    /// Sharing mode of GPUs, if the node's label does not set one
     #[arg(long, value_enum, default_value_t = SharingWord::Memory)]
     sharing: SharingWord,
     /// Size of one aliyun.com/gpu-mem, MiB or GiB; the same as the scheduler's
@@ -135,11 +135,11 @@ pub struct Args {
     /// their devices by variables alone
     #[arg(long, default_value = cdi::DEFAULT_FOLDER, value_name = "DIR")]
     cdi_dir: PathBuf,
-    /// Offer each card N times as nvidia.com/gpu, where parts of cards are handed out [default:
-    /// whole cards only]
+    /// Offer each GPU N times as nvidia.com/gpu, where parts of GPUs are handed out [default:
+    /// whole GPUs only]
     ///
     /// Pods that are written for HAMi ask for nvidia.com/gpu beside nvidia.com/gpumem: they go on
-    /// cards with fewer than N pods.
+    /// GPUs with fewer than N pods.
     #[arg(long, value_name = "N")]
     gpu_splits: Option<NonZeroU8>,
     /// Offer devices of another kind too, such as `files:rdma=/dev/infiniband`; may be said again

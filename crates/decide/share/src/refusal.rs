@@ -275,7 +275,7 @@ impl fmt::Display for JobRefusal {
             JobRefusal::NoSuchCard { total } => {
                 write!(
                     f,
-                    "a card is named that this machine has not; it has {total}"
+                    "a GPU is named that this machine has not; it has {total}"
                 )
             }
             JobRefusal::NoSuchJob(job) => write!(f, "there is no job {job}"),

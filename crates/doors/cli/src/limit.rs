@@ -17,10 +17,10 @@ use crate::run::args;
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("limits").required(true).multiple(true), after_help = "\
 EXAMPLES
-  sublet limit 3 --memory 6GiB        job 3 may have 6 GiB of each of its cards
+  sublet limit 3 --memory 6GiB        job 3 may have 6 GiB of each of its GPUs
   sublet limit train --memory 25%     by name, where only one job has it
   sublet limit 3 --pinned-memory 2GiB job 3 may pin 2 GiB of host memory
-  sublet limit 3 --compute 20%..60%   job 3 is promised 20 % of each card's time, gets 60 % at most
+  sublet limit 3 --compute 20%..60%   job 3 is promised 20 % of each GPU's time, gets 60 % at most
 
 A limit below what the job uses takes nothing away: the job gets no new memory until it has
 freed enough, and its state is `over`. More compute time is promised only where it is promised to
@@ -34,15 +34,15 @@ pub struct Args {
     /// The job's number or name, as `sublet ps` shows them
     #[arg(value_name = "JOB", value_hint = ValueHint::Other)]
     job: String,
-    /// Memory of each of its cards: 4GiB, 4G, 512M, 25%
+    /// Memory of each of its GPUs: 4GiB, 4G, 512M, 25%
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = args::memory, value_hint = ValueHint::Other, group = "limits")]
     memory: Option<String>,
-    /// Host memory that it may pin for its cards: 2GiB, 512M
+    /// Host memory that it may pin for its GPUs: 2GiB, 512M
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
           value_parser = args::size, value_hint = ValueHint::Other, group = "limits")]
     pinned_memory: Option<String>,
-    /// Compute time of each of its cards: a promise (30%), or a promise and a limit (30%..80%)
+    /// Compute time of each of its GPUs: a promise (30%), or a promise and a limit (30%..80%)
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
           value_parser = args::compute, value_hint = ValueHint::Other, group = "limits")]
     compute: Option<String>,

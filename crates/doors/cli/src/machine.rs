@@ -182,7 +182,7 @@ impl Machine {
 
     fn nobody(&self, error: ClientError) -> Advised {
         let what = format!("no arbiter runs for {}, so there is no job", self.called());
-        let hint = format!("`{}` shows the cards and starts one", self.command("ps"));
+        let hint = format!("`{}` shows the GPUs and starts one", self.command("ps"));
         Advised::new(what, hint).caused_by(error)
     }
 
@@ -376,7 +376,7 @@ mod tests {
     fn bad_descriptions_say_what_is_wrong() {
         let error = |text: &str| FakeGpu::read(text).unwrap_err();
         assert!(error("").contains("write `2x16GiB`"));
-        assert!(error("two cards").contains("neither an inventory file nor cards"));
+        assert!(error("two cards").contains("neither an inventory file nor GPUs"));
         assert!(error("0x16GiB").contains("between 1 and 16"));
         assert!(error("/nonexistent/gpus.yaml").contains("/nonexistent/gpus.yaml"));
         assert!(error("/").contains("is not the folder of a fake machine"));
@@ -394,7 +394,7 @@ mod tests {
         );
         assert!(text.contains("admin.sock"), "{text}");
         assert!(
-            text.contains(" ps --fake-gpu 1x1GiB` shows the cards"),
+            text.contains(" ps --fake-gpu 1x1GiB` shows the GPUs"),
             "{text}"
         );
     }

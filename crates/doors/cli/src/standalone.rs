@@ -56,7 +56,7 @@ pub struct Args {
 /// Options for sharing a card's time among jobs and containers, for both modes of `sublet agent`.
 #[derive(Debug, clap::Args)]
 pub struct TimeArgs {
-    /// Run programs under NVIDIA's MPS, side by side on a card, and look after its daemon, which
+    /// Run programs under NVIDIA's MPS, side by side on a GPU, and look after its daemon, which
     /// PROGRAM is; `nvidia-cuda-mps-control` if it is not said
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true,
           default_missing_value = MPS_CONTROL, conflicts_with = "exclusive_slices")]

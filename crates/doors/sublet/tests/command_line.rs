@@ -151,7 +151,7 @@ fn a_hint_can_be_pasted() {
             "{errors}"
         );
         assert!(errors.contains("/admin.sock"), "{errors}");
-        let hint = format!("\nhint: `'{program}' ps{argument}` shows the cards");
+        let hint = format!("\nhint: `'{program}' ps{argument}` shows the GPUs");
         assert!(errors.contains(&hint), "{errors}");
     }
 }

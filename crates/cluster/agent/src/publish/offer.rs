@@ -40,9 +40,9 @@ pub enum AdvertiseWish {
 /// [`Sharing`] as it is written in the flag and the node's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum SharingWord {
-    /// Parts of cards, by memory
+    /// Parts of GPUs, by memory
     Memory,
-    /// Whole cards
+    /// Whole GPUs
     Whole,
     /// Both
     Both,

@@ -230,7 +230,7 @@ mod tests {
             said,
             r#"{"handsOutParts":false,"problem":"the disk is full"}"#
         );
-        let words = "warning: node n1 hands out no part of a card until its agent can limit it: the disk is full";
+        let words = "warning: node n1 hands out no part of a GPU until its agent can limit it: the disk is full";
         assert_eq!(note, words);
         let (said, note) = check("unsupported: no libraries");
         assert_eq!(said, r#"{"handsOutParts":true,"problem":"no libraries"}"#);

@@ -105,7 +105,7 @@ fn not_isolated(node: &str, why: &NotIsolated) -> String {
     match why {
         NotIsolated::Pending(why) => {
             format!(
-                "warning: node {node} hands out no part of a card until its agent can limit it: {why}"
+                "warning: node {node} hands out no part of a GPU until its agent can limit it: {why}"
             )
         }
         NotIsolated::Unsupported(why) => {

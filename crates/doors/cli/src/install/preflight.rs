@@ -271,7 +271,7 @@ fn nodes(facts: &Facts) -> Check {
             NAME,
             Severity::Warning,
             format!("none of {} has the label gpushare=true", facts.nodes.len()),
-            "kubectl label node NODE gpushare=true, for each whose cards are to be shared",
+            "kubectl label node NODE gpushare=true, for each whose GPUs are to be shared",
         ),
         count => Check::ok(NAME, format!("{count} have the label gpushare=true")),
     }
@@ -325,7 +325,7 @@ fn isolation(facts: &Facts) -> Vec<Check> {
         let (found, advice) = match note(node)? {
             NotIsolated::Pending(why) => (
                 format!(
-                    "node {name} hands out no part of a card until its agent can limit it: {why}"
+                    "node {name} hands out no part of a GPU until its agent can limit it: {why}"
                 ),
                 "mend that on the node; the agent tries again by itself",
             ),

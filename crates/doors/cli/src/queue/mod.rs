@@ -43,7 +43,7 @@ EXAMPLES
 ON THIS MACHINE jobs of `sublet run` wait in one line: higher priority first, then users who
 have less of the GPUs, then the order of arrival. Nobody passes the first of the line. Who has
 waited ten minutes goes by age alone, before all others of its priority that have not. GPUS
-are what a user's jobs have of all cards together: of each card the larger of memory and
+are what a user's jobs have of all GPUs together: of each the larger of memory and
 promised compute time. Several users share a line where root runs
 `sublet agent --standalone --shared`.
 

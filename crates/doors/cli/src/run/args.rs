@@ -19,15 +19,15 @@ pub(super) const NAME_MAX: usize = 40;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  sublet run --memory 8GiB -- python train.py      8 GiB of the card that suits best
-  sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two cards
+  sublet run --memory 8GiB -- python train.py      8 GiB of the GPU that suits best
+  sublet run --memory 25% --gpus 2 -- ./both       a quarter of each of two GPUs
   sublet run --allowed-gpus 1 --memory 4G -- ./prog
                                                    of GPU 1, as nvidia-smi counts
-  CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    card 1 or 2, as CUDA counts
-  sublet run -- ./simulate                         a whole card
+  CUDA_VISIBLE_DEVICES=1,2 sublet run -- ./prog    GPU 1 or 2, as CUDA counts
+  sublet run -- ./simulate                         a whole GPU
   sublet run --memory 4GiB --no-wait -- ./server   now, or not at all
   sublet run --pinned-memory 2GiB -- ./loader      at most 2 GiB of pinned host memory
-  sublet run --memory 4GiB --compute 30% -- ./prog 30 % of the card's time, and more if it is free
+  sublet run --memory 4GiB --compute 30% -- ./prog 30 % of the GPU's time, and more if it is free
   sublet run --memory 4GiB --compute 0%..50% -- ./prog
                                                    no promise, and at most 50 %
   sublet run --memory 4GiB --class opportunistic -- ./batch
@@ -39,8 +39,8 @@ EXAMPLES
 
 Sizes are powers of 1,024: 4G, 4Gi, 4GB and 4GiB are 4096 MiB, as `sublet ps` says.
 
-CMD sees its cards in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
-leaves no card, so nothing is started.
+CMD sees its GPUs in the order in which they were named. An empty CUDA_VISIBLE_DEVICES
+leaves no GPU, so nothing is started.
 
 A job that does not fit waits, and standard error says why: higher --priority first, then
 users who have less of the GPUs, then the order of arrival. Nobody passes the first of the
@@ -52,7 +52,7 @@ top` show all jobs, `sublet limit` changes one.
 THE FAKE DRIVER (--fake-gpu) runs no GPU code: memory, streams, events, graphs and NVML work,
 and a kernel takes time and computes nothing. Programs on the driver API run on it. Programs
 on the CUDA runtime (PyTorch, TensorFlow, what nvcc builds) fail at their first call, with
-error 801. 8x80GiB,name=NVIDIA H100 names the cards.
+error 801. 8x80GiB,name=NVIDIA H100 names the GPUs.
 
 EXIT CODES
   of CMD             128+n if signal n ended it
@@ -61,15 +61,15 @@ EXIT CODES
   126  CMD cannot be executed
   127  CMD is not found")]
 pub struct Args {
-    /// Memory of each card: 4GiB, 4G, 512M, 25% [default: whole cards]
+    /// Memory of each GPU: 4GiB, 4G, 512M, 25% [default: whole GPUs]
     #[arg(short, long, value_name = "AMOUNT", allow_hyphen_values = true,
           value_parser = memory, value_hint = ValueHint::Other)]
     pub(super) memory: Option<String>,
-    /// Host memory that it may pin for its cards: 2GiB, 512M [default: no limit]
+    /// Host memory that it may pin for its GPUs: 2GiB, 512M [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = size,
           value_hint = ValueHint::Other)]
     pub(super) pinned_memory: Option<String>,
-    /// Compute time of each card: a promise (30%), or a promise and a limit (30%..80%) [default:
+    /// Compute time of each GPU: a promise (30%), or a promise and a limit (30%..80%) [default:
     /// the time that others leave]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true,
           value_parser = compute, value_hint = ValueHint::Other)]
@@ -79,11 +79,11 @@ pub struct Args {
     #[arg(long, value_name = "CLASS", default_value = "guaranteed",
           value_parser = classes())]
     pub(super) class: Class,
-    /// Number of cards
+    /// Number of GPUs
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = gpus, value_hint = ValueHint::Other)]
     pub(super) gpus: u32,
-    /// Cards that it may use, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: the cards of
+    /// GPUs that it may use, as nvidia-smi counts them: 1, 0,2, GPU-1f4c… [default: those of
     /// CUDA_VISIBLE_DEVICES, else any]
     #[arg(long, value_name = "INDEX|UUID,…", allow_hyphen_values = true,
           value_parser = cards, value_hint = ValueHint::Other)]
@@ -151,7 +151,7 @@ pub(super) fn cards(text: &str) -> Result<Cards, String> {
     };
     for name in &names {
         if name.is_empty() {
-            return Err("a card without a name; write `0`, `0,2` or a UUID".to_owned());
+            return Err("a GPU without a name; write `0`, `0,2` or a UUID".to_owned());
         }
         if !is_number(name) && !is_uuid(name) {
             return Err(format!(

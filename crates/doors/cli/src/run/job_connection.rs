@@ -350,7 +350,7 @@ mod tests {
         let world = World::new();
         let listener = world.listen();
         let (mut connection, stream) = world.connection(&listener);
-        let reason = "its cards are gone".to_owned();
+        let reason = "its GPUs are gone".to_owned();
         let refused = Reply::Refused {
             reason,
             is_final: true,
@@ -360,7 +360,7 @@ mod tests {
         let said = connection.serve(Instant::now()).unwrap();
         assert_eq!(
             said,
-            "the arbiter no longer counts job 7: its cards are gone; it runs on with the limits \
+            "the arbiter no longer counts job 7: its GPUs are gone; it runs on with the limits \
              it has"
         );
         assert!(connection.fd().is_none() && connection.wake_at().is_none());

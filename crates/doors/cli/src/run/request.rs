@@ -41,7 +41,7 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
     if let Some(other) = placed.gpus.iter().find(|gpu| !is_named(gpu)) {
         return Err(Advised::new(
             format!(
-                "the arbiter is of an older version of sublet, which chooses the cards itself: \
+                "the arbiter is of an older version of sublet, which chooses the GPUs itself: \
                  it chose GPU {}",
                 other.index
             ),
@@ -182,8 +182,8 @@ mod tests {
             refused(&["--gpus", gpus, "--", "a"], "a job has 1 to 16 GPUs");
         }
         for (device, why) in [
-            ("", "a card without a name"),
-            ("0,", "a card without a name"),
+            ("", "a GPU without a name"),
+            ("0,", "a GPU without a name"),
             ("-1", "`-1` is neither"),
             ("one", "`one` is neither"),
             ("GPU-", "`GPU-` is neither"),

@@ -45,9 +45,9 @@ pub(super) fn by_variable(question: &DriverQuestion) -> anyhow::Result<Chosen> {
         return Ok(Chosen::default());
     };
     let cards = ask(question).map_err(|error| {
-        let what = format!("cannot tell which cards {} means", shown(&value));
+        let what = format!("cannot tell which GPUs {} means", shown(&value));
         let hint =
-            format!("--allowed-gpus names cards without the driver; `unset {VARIABLE}` allows all");
+            format!("--allowed-gpus names GPUs without the driver; `unset {VARIABLE}` allows all");
         Advised::new(what, hint).caused_by(error)
     })?;
     Ok(chosen(&value, cards, question.gpus)?)
@@ -62,13 +62,13 @@ fn chosen(value: &OsStr, cards: Vec<String>, gpus: u32) -> Result<Chosen, Advise
     // A negative number is how people end the list on purpose.
     let is_cut = !unknown.is_empty() && !unknown.starts_with('-');
     let why = match is_cut {
-        true => format!(": CUDA ends the list at `{unknown}`, which it does not take for a card"),
+        true => format!(": CUDA ends the list at `{unknown}`, which it does not take for a GPU"),
         false => String::new(),
     };
     let left = match cards.len() {
-        0 => "no card".to_owned(),
-        1 => "1 card".to_owned(),
-        n => format!("{n} cards"),
+        0 => "no GPU".to_owned(),
+        1 => "1 GPU".to_owned(),
+        n => format!("{n} GPUs"),
     };
     if cards.is_empty() || cards.len() < gpus as usize {
         let asked = match cards.len() {
@@ -77,7 +77,7 @@ fn chosen(value: &OsStr, cards: Vec<String>, gpus: u32) -> Result<Chosen, Advise
         };
         return Err(Advised::new(
             format!("{shown} leaves {left} for the job{asked}{why}"),
-            format!("`unset {VARIABLE}` allows all cards; --allowed-gpus names others"),
+            format!("`unset {VARIABLE}` allows all GPUs; --allowed-gpus names others"),
         ));
     }
     Ok(Chosen {
@@ -114,7 +114,7 @@ fn ask(question: &DriverQuestion) -> anyhow::Result<Vec<String>> {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("error: ").replace('\n', " ");
         anyhow::bail!(
-            "the driver does not say which cards it shows: {said} ({})",
+            "the driver does not say which GPUs it shows: {said} ({})",
             output.status
         );
     }
@@ -161,23 +161,23 @@ mod tests {
         assert_eq!(check("1,0", 2, 2), "");
         assert_eq!(check("0,-1,1", 1, 1), "");
         let variable = "CUDA_VISIBLE_DEVICES=";
-        let cut = "CUDA ends the list at `7`, which it does not take for a card";
+        let cut = "CUDA ends the list at `7`, which it does not take for a GPU";
         for (value, n_cards, gpus, expected) in [
-            ("", 0, 1, "leaves no card for the job".to_owned()),
-            ("-1", 0, 1, "-1 leaves no card for the job".to_owned()),
-            ("7", 0, 1, format!("7 leaves no card for the job: {cut}")),
-            ("0,7,1", 1, 1, format!("0,7,1 leaves 1 card: {cut}")),
+            ("", 0, 1, "leaves no GPU for the job".to_owned()),
+            ("-1", 0, 1, "-1 leaves no GPU for the job".to_owned()),
+            ("7", 0, 1, format!("7 leaves no GPU for the job: {cut}")),
+            ("0,7,1", 1, 1, format!("0,7,1 leaves 1 GPU: {cut}")),
             (
                 "0,7,1",
                 1,
                 2,
-                format!("0,7,1 leaves 1 card for the job, and 2 are asked: {cut}"),
+                format!("0,7,1 leaves 1 GPU for the job, and 2 are asked: {cut}"),
             ),
             (
                 "0,1",
                 2,
                 3,
-                "0,1 leaves 2 cards for the job, and 3 are asked".to_owned(),
+                "0,1 leaves 2 GPUs for the job, and 3 are asked".to_owned(),
             ),
         ] {
             let said = check(value, n_cards, gpus);

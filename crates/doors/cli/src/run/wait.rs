@@ -213,7 +213,7 @@ impl RefusedJob {
                     None => "ask",
                 };
                 let cards = machine.command("top --once");
-                format!("`{cards}` shows the cards; {others} for less with --memory or --gpus")
+                format!("`{cards}` shows the GPUs; {others} for less with --memory or --gpus")
             }
             None if submit.wait => format!("`{}` shows who has the room", machine.command("ps")),
             None => "without --no-wait it would wait for its place".to_owned(),

@@ -24,7 +24,7 @@ pub enum SpecError {
     #[error("the description of the fake machine is empty; write `2x16GiB`")]
     Empty,
     /// The part before the first comma is not cards and memory.
-    #[error("`{0}` is neither an inventory file nor cards and their memory, such as `2x16GiB`")]
+    #[error("`{0}` is neither an inventory file nor GPUs and their memory, such as `2x16GiB`")]
     Shape(String),
     /// Too many cards, or none.
     #[error("`{0}` is not a number of cards between 1 and {CARDS_MAX}; write `2x16GiB`")]

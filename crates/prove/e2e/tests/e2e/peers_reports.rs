@@ -196,7 +196,7 @@ fn parts_wait_until_the_agent_can_limit_them(node: &PaperNode) -> Result<()> {
     let note = node.annotation(NOT_ISOLATED)?;
     assert!(note.starts_with("pending: making "), "{note}");
     let (_, _, notes) = node.world.sublet(&["inspect"])?;
-    let words = "node n1 hands out no part of a card until its agent can limit it: making ";
+    let words = "node n1 hands out no part of a GPU until its agent can limit it: making ";
     assert!(notes.contains(words), "{notes}");
     node.world.cluster.apply(&pod("limited", 3000))?;
     let words = "nothing holds containers to their parts now: making ";

@@ -26,7 +26,7 @@ const RIVALS: [Rival; 6] = [
     },
     Rival {
         mark: "hami-device-plugin",
-        what: "HAMi's device plugin gives out cards",
+        what: "HAMi's device plugin gives out GPUs",
         by_node: true,
     },
     Rival {

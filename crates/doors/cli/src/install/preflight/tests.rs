@@ -92,7 +92,7 @@ const FAULTS: &[(Change, &str)] = &[
             let note = "pending: making /var/lib/sublet failed: No space left on device";
             f.nodes[1]["metadata"]["annotations"] = json!({keys::NOT_ISOLATED: note});
         },
-        "Warning isolation: node g1 hands out no part of a card until its agent can limit it: \
+        "Warning isolation: node g1 hands out no part of a GPU until its agent can limit it: \
          making /var/lib/sublet failed",
     ),
     (

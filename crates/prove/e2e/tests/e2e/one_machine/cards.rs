@@ -238,26 +238,26 @@ const TOO_LITTLE: &[(Option<&str>, &str, i32, &str)] = &[
         Some(""),
         "",
         1,
-        "CUDA_VISIBLE_DEVICES= leaves no card for the job\n",
+        "CUDA_VISIBLE_DEVICES= leaves no GPU for the job\n",
     ),
     (
         Some("-1"),
         "",
         1,
-        "CUDA_VISIBLE_DEVICES=-1 leaves no card for the job\n",
+        "CUDA_VISIBLE_DEVICES=-1 leaves no GPU for the job\n",
     ),
     (
         Some("7"),
         "",
         1,
-        "leaves no card for the job: CUDA ends the list at `7`",
+        "leaves no GPU for the job: CUDA ends the list at `7`",
     ),
     (Some("GPU-123"), "", 1, "CUDA ends the list at `GPU-123`"),
     (
         Some("1"),
         "--gpus 2",
         1,
-        "leaves 1 card for the job, and 2 are asked",
+        "leaves 1 GPU for the job, and 2 are asked",
     ),
     (
         None,
@@ -290,7 +290,7 @@ const TOO_LITTLE: &[(Option<&str>, &str, i32, &str)] = &[
         2,
         "`first` is neither a number nor a UUID",
     ),
-    (None, "--allowed-gpus=", 2, "a card without a name"),
+    (None, "--allowed-gpus=", 2, "a GPU without a name"),
 ];
 
 #[test]
@@ -319,7 +319,7 @@ fn a_choice_that_leaves_too_little_is_refused() -> Result<()> {
     assert!(
         ended
             .errors
-            .contains("leaves 1 card: CUDA ends the list at `7`"),
+            .contains("leaves 1 GPU: CUDA ends the list at `7`"),
         "{ended:?}"
     );
     Ok(())
