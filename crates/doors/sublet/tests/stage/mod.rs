@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sublet_arbiter::admin::PROTOCOL;
 
 /// A fake machine's description that no other test uses.
 pub(crate) const SPEC: &str = "2x3GiB";
@@ -213,7 +214,7 @@ fn serve(stream: &UnixStream, answer: &Answer, tell: &Sender<Value>) {
         return;
     };
     let replies = if request["kind"] == "hello" {
-        vec![json!({"kind": "hello", "protocol": 1, "version": "1", "pid": 1, "epoch": 1})]
+        vec![json!({"kind": "hello", "protocol": PROTOCOL, "version": "1", "pid": 1, "epoch": 1})]
     } else {
         let _test_has_ended = tell.send(request.clone());
         answer(&request)
