@@ -123,6 +123,11 @@ impl Arbiter {
             sublet_model::Health::Healthy => None,
             sublet_model::Health::Sick(why) => Some(why.to_string()),
         };
+        let health = if sick.is_none() {
+            "healthy"
+        } else {
+            "unhealthy"
+        };
         GpuRow {
             index: gpu.index.0,
             uuid: gpu
@@ -141,12 +146,7 @@ impl Arbiter {
             context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
             slices: self.turns.slices(card).to_owned(),
-            health: if sick.is_none() {
-                "healthy"
-            } else {
-                "unhealthy"
-            }
-            .to_owned(),
+            health: health.to_owned(),
             sick,
         }
     }
