@@ -1,6 +1,7 @@
 //! `sublet top`: a machine's cards and jobs, once or live; with `--node`, the cards and jobs of a
 //! cluster's node, through its agent.
 
+mod columns;
 mod keys;
 mod live;
 pub mod node;
