@@ -8,7 +8,7 @@
 //! - `slim`: lists and watches that read only the fields we need.
 //! - `write`: writes of any object as data: create, replace, server-side apply and patches, also of
 //!   a status, evictions and the Binding of a pod. `event`: what events are made of.
-//! - `whole`: objects of any kind, for `sublet install`.
+//! - `whole`: objects of any kind, for `sublet install`; their names, for completion.
 //! - `agent_port`: the way to an agent's port through the API server.
 
 mod agent_port;
@@ -30,7 +30,7 @@ pub use slim::{
     PluginQuotas, PodWire, Pods, Quotas, SharePodWire, SharePods, is_unknown_kind, list, read_node,
     read_pod, watch, watch_any, watch_definitions, watch_some,
 };
-pub use whole::{list_whole, may};
+pub use whole::{list_names, list_whole, may};
 pub use write::{Act, ObjectAddress, Write, WriteError, perform, perform_returning, read_object};
 
 /// Connects by that kubeconfig file, else by `KUBECONFIG`, `~/.kube/config` or the pod's own

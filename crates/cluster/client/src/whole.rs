@@ -22,19 +22,38 @@ pub async fn list_whole(
     namespace: Option<&str>,
     labels: Option<&str>,
 ) -> Result<Vec<Value>, kube::Error> {
-    let api: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
-        None => Api::all_with(client.clone(), kind),
-    };
     let params = ListParams {
         label_selector: labels.map(str::to_owned),
         ..ListParams::default()
     };
-    let list = found(api.list(&params).await)?;
+    let list = found(api(client, kind, namespace).list(&params).await)?;
     list.into_iter()
         .flatten()
         .map(|object| value(&object))
         .collect()
+}
+
+/// Names of objects of a kind, in all namespaces or in one: the first ones, in the API server's order.
+///
+/// # Errors
+/// The API server's answer, or none.
+pub async fn list_names(
+    client: &Client,
+    kind: &ApiResource,
+    namespace: Option<&str>,
+    most: u32,
+) -> Result<Vec<String>, kube::Error> {
+    let params = ListParams::default().limit(most);
+    let list = api(client, kind, namespace).list_metadata(&params).await?;
+    let names = list.items.into_iter();
+    Ok(names.filter_map(|object| object.metadata.name).collect())
+}
+
+fn api(client: &Client, kind: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    }
 }
 
 /// Whether this client's user may do that. `group` and `resource` as in a role: `*` is any.

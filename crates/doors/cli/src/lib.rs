@@ -29,6 +29,8 @@
 //!   `screen` are pure, and `live` owns the terminal; `node` asks the agent of a cluster's node.
 //! - `standalone`: the arbiter as a program of its own.
 //!
+//! Both: `completion` answers a shell that completes a command line.
+//!
 //! A cluster, on paper or live:
 //! - `compute`: compute time as tables and JSON show it, where any pod or job asks for it.
 //! - `verdict`: nodes and bound pods entered into the engine, with the stock scheduler's rules
@@ -51,6 +53,7 @@
 
 mod align;
 mod answer;
+pub mod completion;
 mod compute;
 pub mod explain;
 pub mod inspect;

@@ -30,25 +30,25 @@ pub struct Args {
     pub standalone: bool,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Standalone: exit when there has been no job for this long; 30 if no number is given
+    /// Exit when there has been no job for this long; 30 if no number is given
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "30", requires = "standalone")]
     idle_exit: Option<u64>,
-    /// Standalone: end processes that use a GPU outside any job; by default they are only shown
+    /// End processes that use a GPU outside any job; by default they are only shown
     #[arg(long, requires = "standalone")]
     evict_unmanaged: bool,
-    /// Standalone: end jobs that hold more GPU memory than their limit, by the driver's own count:
+    /// End jobs that hold more GPU memory than their limit, by the driver's own count:
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
-    /// Standalone: serve every user of this machine, all in one queue; needs root
+    /// Serve every user of this machine, all in one queue; needs root
     #[arg(long, requires = "standalone", conflicts_with = "mps")]
     shared: bool,
-    /// Standalone: measure what a context and allocations take on the GPU with this UUID, print
+    /// Measure what a context and allocations take on the GPU with this UUID, print
     /// it, and end; the arbiter starts this before its first job
     #[arg(long, value_name = "UUID", hide = true, requires = "standalone")]
     measure: Option<String>,
-    /// Standalone: start it in a session of its own, print its process number, and end
+    /// Start it in a session of its own, print its process number, and end
     #[arg(long, hide = true, requires = "standalone")]
     detached: bool,
 }

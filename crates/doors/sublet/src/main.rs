@@ -18,10 +18,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
 use sublet_cli::{
-    Answer, DONE, NOT_DONE, explain, inspect, install, limit, plan, print_error, ps, queue, quota,
-    run, simulate, standalone, top,
+    DONE, NOT_DONE, completion, explain, inspect, install, limit, plan, print_error, ps, queue,
+    quota, run, simulate, standalone, top,
 };
 
 use carried::CARRIED;
@@ -77,7 +76,13 @@ enum Command {
     /// Show the places that pods would get: the scheduler's engine on files, without a cluster
     Plan(plan::Args),
     /// Show the entitlement of quotas, without a cluster
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+EXAMPLES
+  sublet quota plan -f tree.yaml
+  kubectl get elasticquotas,nodes,pods -A -o yaml | sublet quota plan -f -"
+    )]
     Quota(quota::QuotaCommand),
     /// Replay a trace of a cluster through the scheduler's engine, without a cluster
     Simulate(simulate::Args),
@@ -101,15 +106,7 @@ enum Command {
     )]
     Agent(AgentArgs),
     /// Print a shell's completion script
-    #[command(after_help = "\
-EXAMPLES
-  source <(sublet completion bash)
-  sublet completion zsh > ~/.zfunc/_sublet
-  sublet completion fish > ~/.config/fish/completions/sublet.fish")]
-    Completion {
-        /// The shell
-        shell: Shell,
-    },
+    Completion(completion::Args),
 }
 
 const AGENT_HELP: &str = "\
@@ -125,15 +122,21 @@ label sublet.dev/sharing (memory, whole, both) wins over --sharing.";
 /// The two lives of `sublet agent`: a cluster's, and one machine's.
 #[derive(Debug, clap::Args)]
 struct AgentArgs {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "On a machine without a cluster")]
     standalone: standalone::Args,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "On a node of a cluster")]
     node: Option<sublet_agent::Args>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "On both")]
     time: standalone::TimeArgs,
 }
 
 fn main() -> ExitCode {
+    // Only the first call counts, and it is this one: it cannot fail.
+    let _first = rustls::crypto::ring::default_provider().install_default();
+    if let Some(call) = completion::Call::of(std::env::args_os()) {
+        call.answer(Cli::command());
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::parse_from(arguments(std::env::args_os()));
     match perform(cli.command) {
         Ok(code) => ExitCode::from(code),
@@ -156,8 +159,6 @@ fn arguments(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 }
 
 fn perform(command: Command) -> anyhow::Result<u8> {
-    // Only the first call counts, and it is this one: it cannot fail.
-    let _first = rustls::crypto::ring::default_provider().install_default();
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
@@ -200,7 +201,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             }
             Ok(DONE)
         }
-        Command::Completion { shell } => completion(shell).print(),
+        Command::Completion(args) => completion::run(&args)?.print(),
     }
 }
 
@@ -213,15 +214,6 @@ fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Re
     // A call that still waits for a driver or for a name holds up nobody's end.
     executor.shutdown_background();
     ended
-}
-
-fn completion(shell: Shell) -> Answer {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "sublet", &mut script);
-    Answer {
-        text: String::from_utf8_lossy(&script).into_owned(),
-        ..Answer::default()
-    }
 }
 
 #[cfg(test)]
@@ -247,6 +239,39 @@ mod tests {
             "sublet inspect -d n1"
         );
         assert_eq!(check(&[]), "sublet");
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        let mut left = vec![Cli::command()];
+        while let Some(command) = left.pop() {
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            assert!(help.contains("EXAMPLES\n"), "{}", command.get_name());
+            let below = command.get_subcommands();
+            left.extend(below.filter(|below| !below.is_hide_set()).cloned());
+        }
+    }
+
+    #[test]
+    fn the_two_uses_of_the_agent_have_headings() {
+        let command = Cli::command();
+        let agent = command.find_subcommand("agent").unwrap();
+        let heading = |long: &str| {
+            let mut flags = agent.get_arguments();
+            let flag = flags.find(|flag| flag.get_long() == Some(long));
+            flag.unwrap().get_help_heading()
+        };
+        for (long, wanted) in [
+            ("standalone", "On a machine without a cluster"),
+            ("fake-gpu", "On a machine without a cluster"),
+            ("idle-exit", "On a machine without a cluster"),
+            ("node-name", "On a node of a cluster"),
+            ("allow-local-jobs", "On a node of a cluster"),
+            ("mps", "On both"),
+        ] {
+            assert_eq!(heading(long), Some(wanted), "{long}");
+        }
     }
 
     #[test]

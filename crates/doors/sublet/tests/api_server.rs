@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const NODES: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[
   {"metadata":{"name":"n1","uid":"un1","creationTimestamp":"2026-01-01T00:00:00Z"},
@@ -22,6 +23,9 @@ const PODS: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
    "spec":{"schedulerName":"sublet-scheduler",
            "containers":[{"name":"c","resources":{"limits":{"aliyun.com/gpu-mem":"16"}}}]},
    "status":{"phase":"Pending"}}]}"#;
+
+const NAMESPACES: &str = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},
+  "items":[{"metadata":{"name":"team"}},{"metadata":{"name":"other"}}]}"#;
 
 /// Answers requests on loopback until the test's process ends; remembers their paths.
 struct ApiServer {
@@ -53,7 +57,8 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
             ("200 OK", r#"{"metadata":{},"items":[]}"#)
         }
         Some("/api/v1/nodes") => ("200 OK", NODES),
-        Some("/api/v1/pods") => ("200 OK", PODS),
+        Some("/api/v1/pods" | "/api/v1/namespaces/team/pods") => ("200 OK", PODS),
+        Some("/api/v1/namespaces") => ("200 OK", NAMESPACES),
         _ => (
             "403 Forbidden",
             r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}"#,
@@ -69,9 +74,12 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
 }
 
 fn sublet(server: &ApiServer, arguments: &[&str]) -> Output {
+    with_server(&server.address, arguments, &[])
+}
+
+fn with_server(address: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubeconfig");
-    let address = &server.address;
     let config = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
@@ -82,8 +90,20 @@ fn sublet(server: &ApiServer, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sublet"))
         .args(arguments)
         .env("KUBECONFIG", &file)
+        .envs(variables.iter().copied())
         .output()
         .unwrap()
+}
+
+/// Words that a shell's script is told for the last of these, if the API server is there.
+fn offered(address: &str, words: &[&str]) -> Vec<String> {
+    let words: Vec<&str> = ["--", "sublet"].iter().chain(words).copied().collect();
+    let output = with_server(address, &words, &[("SUBLET_COMPLETE", "fish")]);
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+    let lines = text(&output.stdout);
+    let words = lines.lines().map(|line| line.split('\t').next());
+    words.flatten().map(str::to_owned).collect()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -137,4 +157,33 @@ fn explain_uses_the_namespace_of_the_context_and_lives_without_config_maps() {
     let missing = sublet(&server, &["explain", "pod", "waiting", "-n", "other"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("error: there is no pod other/waiting"));
+}
+
+#[test]
+fn names_in_the_cluster_are_completed() {
+    let server = serve();
+    let offered = |words: &[&str]| offered(&server.address, words);
+    assert_eq!(offered(&["explain", "pod", "w"]), ["waits"]);
+    assert_eq!(offered(&["explain", "pod", "-n", "t"]), ["team"]);
+    assert_eq!(offered(&["explain", "job", "-n", ""]), ["team", "other"]);
+    assert_eq!(offered(&["top", "--node", ""]), ["n1"]);
+    assert_eq!(offered(&["inspect", "n"]), ["n1"]);
+    let asked = server.asked.lock().unwrap().join("\n");
+    assert!(asked.contains("limit=1000"), "{asked}");
+    drop(asked);
+    // The server refuses to list pods there.
+    let none: [&str; 0] = [];
+    assert_eq!(offered(&["explain", "pod", "-n", "none", "w"]), none);
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_holds_no_completion_up() {
+    // It takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let begun = Instant::now();
+    let none: [&str; 0] = [];
+    assert_eq!(offered(&address, &["explain", "pod", "w"]), none);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }

@@ -183,11 +183,13 @@ fn an_agent_is_a_node_s_or_a_machine_s() {
 /// Words that bash offers for the last of these words, by the generated script.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \
-                  compopt() { :; }; _sublet sublet \"${COMP_WORDS[$#]}\" \"${COMP_WORDS[$#-1]}\"; \
+                  compopt() { :; }; \
+                  _clap_complete_sublet sublet \"${COMP_WORDS[$#]}\" \"${COMP_WORDS[$#-1]}\"; \
                   printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut bash = command(Path::new("bash"), &["--norc", "-c", script, SUBLET]);
     let output = bash.args(words).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
     text(&output.stdout).lines().map(str::to_owned).collect()
 }
 
@@ -207,16 +209,50 @@ fn bash_completes_what_there_is() {
     has(&["agent", "--allow"], "--allow-local-jobs");
     has(&["ps", "-o", "j"], "json");
     has(&["completion", "z"], "zsh");
+    for command in ["plan", "queue", "simulate", "scheduler", "controller"] {
+        has(&[command, "--policy", "best"], "best-fit");
+    }
+    has(
+        &["explain", "job", "--policy", "fgd=0.7,b"],
+        "fgd=0.7,best-fit",
+    );
+    // What follows `run --` is a program, and then a file.
+    has(&["run", "--", "bas"], "bash");
+    has(&["run", "--", "cat", "Carg"], "Cargo.toml");
+    has(&["plan", "-f", "Carg"], "Cargo.toml");
     // Where nothing can be known, no file of this folder is offered in its place.
     for words in [
         &["run", "--memory", ""][..],
         &["run", "--gpus", ""],
-        &["run", "--allowed-gpus", ""],
         &["run", "--name", ""],
         &["limit", "--memory", ""],
+        // There is no such cluster.
+        &["explain", "pod", "-n", ""],
+        &["inspect", "-o", "wide", "x"],
     ] {
         assert_eq!(offered(words), [""], "{words:?}");
     }
+}
+
+#[test]
+fn a_script_s_call_is_not_a_person_s() {
+    let answer = |shell: &str, arguments: &[&str]| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        let output = command.env("SUBLET_COMPLETE", shell).output().unwrap();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let silent = (Some(0), String::new(), String::new());
+    assert_eq!(answer("tcsh", &["--", "sublet", "r"]), silent);
+    let (code, words, _) = answer("fish", &["--", "sublet", "r"]);
+    assert_eq!(code, Some(0));
+    assert!(words.starts_with("run\tRun a command"), "{words}");
+    // The variable alone changes nothing.
+    let (code, version, _) = answer("fish", &["--version"]);
+    assert_eq!((code, version.starts_with("sublet ")), (Some(0), true));
 }
 
 #[test]
@@ -266,7 +302,7 @@ fn help_version_and_completion_are_there() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = sublet(&["completion", shell]);
         assert_eq!(script.status.code(), Some(0));
-        assert!(text(&script.stdout).contains("inspect"), "{shell}");
+        assert!(text(&script.stdout).contains(SUBLET), "{shell}");
     }
 }
 

@@ -6,6 +6,7 @@ mod stage;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -322,4 +323,51 @@ fn the_interrupt_key_ends_the_command_and_then_us() {
     let counting = "n=0; trap 'n=$((n+1)); kill -KILL $!' INT; sleep 60 & echo ready; \
                     wait; wait; exit $n";
     assert_eq!(check(counting).code(), Some(1));
+}
+
+/// Words that a shell's script is told for the last of these.
+fn offered(stage: &Stage, words: &[&str]) -> Vec<String> {
+    let mut command = stage.sublet(&["--", "sublet"]);
+    let output = command.args(words).env("SUBLET_COMPLETE", "fish").output();
+    let (code, words, errors) = result(&output.unwrap());
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let words = words.lines().filter_map(|line| line.split('\t').next());
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn jobs_and_cards_are_completed_by_the_arbiter_that_runs() {
+    let stage = Stage::new();
+    let none: [&str; 0] = [];
+    let limit = ["limit", "--fake-gpu", SPEC, "t"];
+    assert_eq!(offered(&stage, &limit), none);
+    assert!(!stage.socket().exists(), "an arbiter was started");
+    let jobs = json!([{"id": 7, "name": "train", "state": "running"},
+                      {"id": 8, "name": "two words", "state": "running"}]);
+    let gpus = json!([{"gpu": 0, "uuid": "GPU-aa"}, {"gpu": 1, "uuid": "GPU-ab"}]);
+    let snapshot = json!({"kind": "snapshot", "jobs": jobs, "gpus": gpus});
+    let arbiter = stage.arbiter_that(move |_| vec![snapshot.clone()]);
+    let check = |words: &[&str], wanted: &[&str]| {
+        assert_eq!(offered(&stage, words), wanted, "{words:?}");
+    };
+    check(&limit, &["train"]);
+    check(&["limit", "--fake-gpu", SPEC, "7"], &["7"]);
+    check(&["limit", "--fake-gpu", SPEC, "8"], &["8"]);
+    let run = ["run", "--fake-gpu", SPEC, "--allowed-gpus"];
+    let with = |begun| [&run[..], &[begun]].concat();
+    check(&with(""), &["0", "1"]);
+    check(&with("0,"), &["0,1"]);
+    check(&with("GPU-"), &["GPU-aa", "GPU-ab"]);
+    arbiter.kill();
+}
+
+#[test]
+fn an_arbiter_that_is_stopped_holds_no_completion_up() {
+    let stage = Stage::new();
+    let _silent = stage.arbiter_that(|_| Vec::new());
+    let begun = Instant::now();
+    let none: [&str; 0] = [];
+    assert_eq!(offered(&stage, &["limit", "--fake-gpu", SPEC, "t"]), none);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }

@@ -51,6 +51,11 @@ enum What {
 
 /// Arguments of `sublet explain job`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet explain job train           a Job or another kind, a PodGroup or a gang
+  sublet explain job train -n team-a -o json
+  sublet explain job tfjob/team-a/train")]
 struct JobArgs {
     /// The name of the job, PodGroup or gang; or all of it, such as tfjob/team-a/train
     name: String,
@@ -66,8 +71,14 @@ struct JobArgs {
 
 /// Arguments of `sublet explain pod`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  sublet explain pod trainer-0
+  sublet explain pod trainer-0 -n team-a -o json
+  kubectl sublet explain pod trainer-0")]
 struct PodArgs {
     /// The pod's name
+    #[arg(value_name = "POD")]
     name: String,
     /// Its namespace; otherwise the current context's
     #[arg(short, long)]

@@ -30,6 +30,12 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Arguments of `sublet uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+EXAMPLES
+  sublet uninstall                   what `sublet install` has put on a cluster
+  sublet uninstall --timeout 60      with a minute for its objects to be gone
+  sudo sublet uninstall --kubeconfig /etc/kubernetes/admin.conf
+                                     with the patch of the cluster's own scheduler, on its node
+
 It runs `helm uninstall`. Pods that run on GPUs go on. The namespace stays, and so do definitions
 (GpuFlavor, SharePod) with what users made of them; `kubectl delete crd --selector
 app.kubernetes.io/name=sublet` removes all of these. On the nodes, remove /var/lib/sublet and

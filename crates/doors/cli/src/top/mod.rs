@@ -44,7 +44,7 @@ pub struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     /// This node of the cluster, as its agent sees it; prints once
-    #[arg(long, value_name = "NAME", conflicts_with = "fake_gpu")]
+    #[arg(long, value_name = "NODE", conflicts_with = "fake_gpu")]
     node: Option<String>,
     /// Also show the usage of each container over the last hour
     #[arg(long, requires = "node")]
