@@ -25,8 +25,8 @@
 //!   Groups and quotas are made as in the controller: by `queued_groups` and `QuotaTotals` of
 //!   `sublet-api`.
 //! - `ps`, `top/`, `limit`: `jobs` makes the cells of all their tables, `users` finds users' names.
-//!   In `top/`, `keys` and
-//!   `screen` are pure, and `live` owns the terminal; `node` asks the agent of a cluster's node.
+//!   In `top/`, `keys`, `columns` and `screen` are pure, and `live` owns the terminal; `node` asks
+//!   the agent of a cluster's node.
 //! - `standalone`: the arbiter as a program of its own.
 //!
 //! Both: `completion` answers a shell that completes a command line.
@@ -44,8 +44,8 @@
 //! - `inspect/`: `view` collects; `table` prints exactly as `kubectl inspect gpushare` always
 //!   did; `json` is for programs.
 //! - `simulate/`: reads lists or a snapshot (`input`, `snapshot`, `what_if`), runs `sublet-sim`
-//!   for each policy and seed, or each discipline, on all cores (`runs`; `inflation`, `timed`,
-//!   `queue`, `defrag`), prints (`print`) and plots.
+//!   for each policy and seed, or each discipline, on all cores (`runs`, with their `progress`;
+//!   `inflation`, `timed`, `queue`, `defrag`), prints (`print`) and plots.
 //!
 //! - `install/`: the chart, which it carries, onto a kubeadm cluster and off it by helm. `manifests`,
 //!   `values`, `preflight`, `readiness` and `static_pod` (the scheduler's manifest, text to text) are

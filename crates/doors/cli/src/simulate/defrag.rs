@@ -11,6 +11,7 @@ use sublet_sim::{Location, Relocation, Relocations, relocate};
 use super::args::{Args, BadRequest, Output};
 use super::input::Input;
 use super::print::rounded;
+use super::progress::meanwhile;
 use super::runs::Planned;
 use crate::align::columns;
 use crate::answer::Answer;
@@ -30,7 +31,11 @@ pub(super) fn answer(
         return Err(BadRequest::Several { flag, runs }.into());
     };
     let sequence = planned.sequence(args, input);
-    let found = || relocate(planned.inflation(args, input, &sequence), most);
+    let found = || {
+        meanwhile("looking for moves", || {
+            relocate(planned.inflation(args, input, &sequence), most)
+        })
+    };
     let text = match args.output {
         Output::Table => as_table(input, &found()),
         Output::Json => json(input, &found())?,

@@ -13,6 +13,7 @@ mod input;
 mod load;
 mod plot;
 mod print;
+mod progress;
 mod queue;
 mod runs;
 mod seeds;
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<Answer> {
 
 fn simulate(args: &Args) -> anyhow::Result<Answer> {
     args.check_protocol()?;
-    let input = Input::read(args)?;
+    let input = progress::meanwhile("reading", || Input::read(args))?;
     if args.protocol == Protocol::Queue {
         return queue::answer(args, &input);
     }

@@ -52,11 +52,19 @@ struct Document<V> {
 /// # Errors
 /// A file that cannot be written.
 pub(super) fn answer(args: &Args, input: &Input, report: &impl Report) -> anyhow::Result<Answer> {
+    let mut notes = input.notes.clone();
+    let mut plot = None;
     if let (Some(file), Some(chart)) = (&args.plot, report.chart()) {
         write(file, &chart.draw(Kind::of(file)?))?;
+        let place = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        plot = Some(format!("plot: {}", place.display()));
     }
     let text = match args.output {
-        Output::Table => report.table(),
+        // People read the end of a long table first.
+        Output::Table => match plot.take() {
+            Some(plot) => format!("{}\n{plot}\n", report.table()),
+            None => report.table(),
+        },
         Output::Json => {
             let peak = (!args.no_timing).then(peak_memory_mib);
             let runs = Document {
@@ -72,7 +80,7 @@ pub(super) fn answer(args: &Args, input: &Input, report: &impl Report) -> anyhow
     let faults = faults.into_iter().map(|fault| {
         format!("error: {fault}\nhint: this is a bug of sublet; please report it with both lists")
     });
-    let notes = input.notes.iter().cloned().chain(faults).collect();
+    notes.extend(plot.into_iter().chain(faults));
     Ok(Answer { text, notes, code })
 }
 

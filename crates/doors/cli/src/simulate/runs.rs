@@ -1,19 +1,18 @@
 //! Runs of several policies and seeds, as many at once as there are cores.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use sublet_plan::Policy;
 use sublet_sim::{CpuOnlyPods, Inflation, Sequence, Variant};
 
 use super::args::{Args, BadRequest, CpuOnlyPodsArg, Protocol};
 use super::input::Input;
+use super::progress::{Progress, RunProgress};
 
 /// Amount of requests that arrive, in percent of the cluster, as in the experiments of FGD's paper.
 const ARRIVE: u32 = 130;
@@ -64,7 +63,7 @@ pub(super) fn plan(args: &Args) -> Result<Vec<Planned>, BadRequest> {
 pub(super) fn side_by_side<'p, P: Sync, O: Send>(
     args: &Args,
     plan: &'p [P],
-    one: impl Fn(&'p P, &Progress) -> Result<O, BadRequest> + Sync,
+    one: impl Fn(&'p P, &RunProgress<'_>) -> Result<O, BadRequest> + Sync,
 ) -> Result<Vec<Run<'p, P, O>>, BadRequest> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = args.threads.map_or(cores, NonZeroUsize::get).min(plan.len());
@@ -76,6 +75,7 @@ pub(super) fn side_by_side<'p, P: Sync, O: Send>(
             scope.spawn(|| {
                 while let Some((at, planned)) = take(&next, plan) {
                     let begin = cpu_time();
+                    let progress = progress.of_run(at);
                     let run = one(planned, &progress).map(|outcome| Run {
                         planned,
                         outcome,
@@ -155,57 +155,4 @@ pub(super) fn peak_memory_mib() -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib.div_ceil(1024))
-}
-
-/// Shows progress on a terminal, a few times a second. If the terminal that the results would go
-/// to is closed, the runs end: nobody would see them.
-pub(super) struct Progress {
-    runs: usize,
-    ended: AtomicUsize,
-    shown: Option<Mutex<Instant>>,
-    ends_with_terminal: bool,
-}
-
-impl Progress {
-    fn new(runs: usize) -> Progress {
-        let visible = std::io::stderr().is_terminal();
-        Progress {
-            runs,
-            ended: AtomicUsize::new(0),
-            shown: visible.then(|| Mutex::new(Instant::now())),
-            ends_with_terminal: std::io::stdout().is_terminal(),
-        }
-    }
-
-    pub(super) fn arrived(&self, number: usize, all: usize) {
-        let Some(shown) = &self.shown else { return };
-        let Ok(mut shown) = shown.try_lock() else {
-            return;
-        };
-        if shown.elapsed() < Duration::from_millis(200) {
-            return;
-        }
-        *shown = Instant::now();
-        let ended = self.ended.load(Ordering::Relaxed);
-        let percent = 100 * number / all.max(1);
-        let runs = self.runs;
-        let line = format!("\r\x1b[K{ended} of {runs} runs done; this one {percent} %");
-        let written = std::io::stderr().lock().write_all(line.as_bytes());
-        if written.is_err() && self.ends_with_terminal {
-            // The signal that the end of a terminal sends. A process that ignores it goes on
-            // (`nohup`).
-            let own = rustix::process::getpid();
-            let _heard = rustix::process::kill_process(own, Signal::HUP);
-        }
-    }
-
-    fn ended(&self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            let _nobody_looks = write!(std::io::stderr().lock(), "\r\x1b[K");
-        }
-    }
 }

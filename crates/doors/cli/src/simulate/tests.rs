@@ -216,7 +216,17 @@ fn what_cannot_be_used_is_named_with_file_and_place() {
 #[test]
 fn curves_are_drawn_for_every_policy() {
     let files = Files::new();
-    files.run("--policy tiling --policy fgd=0.5,spread=0.5 --seed 1,2 --plot @curves.svg");
+    let words = "--policy tiling --policy fgd=0.5,spread=0.5 --seed 1,2 --plot @curves.svg";
+    let answer = files.run(words);
+    let place = format!("plot: {}", files.path("curves.svg"));
+    assert!(
+        answer.text.ends_with(&format!("\n\n{place}\n")),
+        "{answer:?}"
+    );
+    // What programs read is left alone.
+    let answer = files.run(&format!("{words} -o csv"));
+    assert_eq!(answer.notes, [place]);
+    assert!(answer.text.starts_with("policy,seed,"), "{answer:?}");
     let svg = files.read("curves.svg");
     assert_eq!(svg.matches("<polyline").count(), 2);
     assert!(svg.contains(">tiling</text>") && svg.contains(">fgd=0.5,spread=0.5</text>"));
