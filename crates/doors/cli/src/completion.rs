@@ -16,7 +16,7 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use clap_complete::Shell;
 use clap_complete::engine::{
-    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter, complete,
 };
 use clap_complete::env::Shells;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -92,6 +92,8 @@ fn found(called: OsString) -> String {
 pub struct Call {
     shell: String,
     words: Vec<OsString>,
+    /// The place of the word that is typed.
+    place: usize,
 }
 
 impl Call {
@@ -101,39 +103,73 @@ impl Call {
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Option<Call> {
         let shell = std::env::var(VARIABLE).ok()?;
         let mut arguments = arguments.into_iter().skip(1);
-        let is_by_script = arguments.next()? == "--";
+        if arguments.next()? != "--" {
+            return None;
+        }
         let words: Vec<OsString> = arguments.collect();
-        (is_by_script && !words.is_empty()).then_some(Call { shell, words })
-    }
-
-    /// The words before the one that is typed.
-    fn before(&self) -> &[OsString] {
-        let place = std::env::var(PLACE)
-            .ok()
-            .and_then(|place| place.parse().ok());
-        let last = self.words.len().saturating_sub(1);
-        let before = self.words.get(..place.unwrap_or(last));
-        before.unwrap_or(&self.words)
+        let last = words.len().checked_sub(1)?;
+        let place = std::env::var(PLACE).ok();
+        let place = place.and_then(|place| place.parse().ok());
+        Some(Call {
+            shell,
+            words,
+            place: place.unwrap_or(last),
+        })
     }
 
     /// Prints what can stand in the place of the word that is typed, in the shell's own form.
     /// `command` is the definition of the whole program.
     pub fn answer(self, command: Command) {
         silence();
-        let shells = Shells::builtins();
-        let Some(completer) = shells.completer(&self.shell) else {
-            return;
-        };
-        let typed = Arc::new(Typed::of(command.clone(), self.before()));
-        let mut command = with_values(command, &typed);
-        let here = std::env::current_dir().ok();
-        let mut offered = Vec::new();
-        let done =
-            completer.write_complete(&mut command, self.words, here.as_deref(), &mut offered);
-        if done.is_ok() {
+        if let Some(offered) = self.offered(command) {
             let _nobody_listens = to_stdout(|out| out.write_all(&offered));
         }
     }
+
+    fn offered(self, command: Command) -> Option<Vec<u8>> {
+        let here = std::env::current_dir().ok();
+        let shells = Shells::builtins();
+        let completer = shells.completer(&self.shell)?;
+        if completer.name() == "bash" {
+            let (words, hidden) = whole_words(&self.words, self.place);
+            let place = words.len() - 1;
+            let mut command = with_values(command, &words[..place]);
+            let offered = complete(&mut command, words, place, here.as_deref()).ok()?;
+            let texts = offered.iter().map(|one| one.get_value().to_string_lossy());
+            let texts = texts.filter_map(|text| Some(text.strip_prefix(&hidden)?.to_owned()));
+            return Some(texts.collect::<Vec<_>>().join(BASH_SEPARATOR).into_bytes());
+        }
+        let before = self.words.get(..self.place).unwrap_or(&self.words);
+        let mut command = with_values(command, before);
+        let mut offered = Vec::new();
+        let done =
+            completer.write_complete(&mut command, self.words, here.as_deref(), &mut offered);
+        done.is_ok().then_some(offered)
+    }
+}
+
+/// The separator between candidates in bash's script.
+const BASH_SEPARATOR: &str = "\u{b}";
+
+/// The words up to the one that is typed, as they were typed: bash splits them at `=` too. Also the
+/// part of the last one that bash does not replace.
+fn whole_words(words: &[OsString], place: usize) -> (Vec<OsString>, String) {
+    let mut whole: Vec<OsString> = Vec::new();
+    let mut hidden = OsString::new();
+    for (at, word) in words.iter().enumerate().take(place + 1) {
+        let is_split = at > 1 && (word == "=" || words[at - 1] == "=");
+        match whole.last_mut() {
+            Some(last) if is_split => {
+                hidden.clone_from(last);
+                last.push(word);
+            }
+            _ => {
+                hidden.clear();
+                whole.push(word.clone());
+            }
+        }
+    }
+    (whole, hidden.to_string_lossy().into_owned())
 }
 
 /// Nothing that libraries or a kubeconfig's own programs say gets into the line that is typed, and
@@ -168,8 +204,13 @@ const VALUES: &[(&str, Value)] = &[
     ("CMD", Value::Program),
 ];
 
-/// The command, and all below it, with what looks their values up.
-fn with_values(command: Command, typed: &Arc<Typed>) -> Command {
+/// The command with what looks its values up. `before`: the words before the one that is typed.
+fn with_values(command: Command, before: &[OsString]) -> Command {
+    let typed = Typed::of(command.clone(), before);
+    with_values_for(command, &Arc::new(typed))
+}
+
+fn with_values_for(command: Command, typed: &Arc<Typed>) -> Command {
     let with_value = |arg: Arg| {
         let name = arg.get_value_names().and_then(|names| names.first());
         let mut kinds = VALUES.iter();
@@ -184,7 +225,7 @@ fn with_values(command: Command, typed: &Arc<Typed>) -> Command {
     };
     command
         .mut_args(with_value)
-        .mut_subcommands(|below| with_values(below, typed))
+        .mut_subcommands(|below| with_values_for(below, typed))
 }
 
 /// Values that begin with what is typed already.

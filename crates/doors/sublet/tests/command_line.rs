@@ -216,6 +216,10 @@ fn bash_completes_what_there_is() {
         &["explain", "job", "--policy", "fgd=0.7,b"],
         "fgd=0.7,best-fit",
     );
+    // bash itself splits words at `=`, and replaces what is behind it.
+    has(&["plan", "--policy", "=", "best"], "best-fit");
+    has(&["plan", "--policy", "fgd", "=", "0.7,b"], "0.7,best-fit");
+    has(&["plan", "--filename", "=", "Carg"], "Cargo.toml");
     // What follows `run --` is a program, and then a file.
     has(&["run", "--", "bas"], "bash");
     has(&["run", "--", "cat", "Carg"], "Cargo.toml");

@@ -119,6 +119,44 @@ fn an_unfinished_line_says_which_machine_and_namespace_is_meant() {
 }
 
 #[test]
+fn words_that_bash_splits_are_whole_again() {
+    let check = |words: &[&str]| {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let (whole, hidden) = whole_words(&words, words.len() - 1);
+        let whole: Vec<_> = whole.iter().map(|word| word.to_string_lossy()).collect();
+        format!("{} without {hidden:?}", whole.join(" "))
+    };
+    for (words, wanted) in [
+        (
+            &["s", "plan", "--policy", "f"][..],
+            "s plan --policy f without \"\"",
+        ),
+        (
+            &["s", "plan", "--policy", "=", "f"],
+            "s plan --policy=f without \"--policy=\"",
+        ),
+        (
+            &["s", "--policy", "fgd", "=", "0.7,b"],
+            "s --policy fgd=0.7,b without \"fgd=\"",
+        ),
+        (
+            &["s", "--policy", "=", "fgd", "=", "0.7,b"],
+            "s --policy=fgd=0.7,b without \"--policy=fgd=\"",
+        ),
+        (
+            &["s", "--policy", "=", "fgd", "-o", ""],
+            "s --policy=fgd -o  without \"\"",
+        ),
+        (
+            &["s", "--policy", "fgd=0.7,b"],
+            "s --policy fgd=0.7,b without \"\"",
+        ),
+    ] {
+        assert_eq!(check(words), wanted);
+    }
+}
+
+#[test]
 fn an_answer_that_is_late_is_none() {
     let mut typed = typed(&["sublet"]);
     assert_eq!(typed.within(|| Some(1)), Some(1));
