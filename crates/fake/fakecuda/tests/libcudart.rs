@@ -65,16 +65,35 @@ fn every_declared_function_is_exported_and_callable() {
         print none -> 0
         print status -> 1
         cuGetProcAddress_v2 \"cuMemAlloc &none 13000 8 &status -> 1
+        # As NVIDIA's drivers: no twin before CUDA 7, versions without a sign, and no error of the
+        # newer form. libcudart's first question is for nothing.
+        cuGetProcAddress_v2 \"cuLaunchKernel &none 6050 2 &status
+        print none -> 0
+        print status -> 2
+        cuGetProcAddress_v2 \" &none 0 0 null
+        print none -> 0
+        cuGetProcAddress_v2 \"cuEventCreateFromEGLSync &none 13000 0 &status
+        print none -> 0
+        print status -> 1
+        set none 1
+        cuGetProcAddress \"cuNobody &none 13000 0 -> 500
+        print none -> 1
+        cuGetProcAddress_v2 \"cuMemAlloc &newest 13000 0 null
+        cuGetProcAddress_v2 \"cuMemAlloc &unsigned -1 0 null
+        cuGetProcAddress_v2 \"cuMemAllocAsync &both 13000 3 null
         cuGetProcAddress_v2 \"cuMemPrefetchAsync &old 8000 0 &status
         cuGetProcAddress_v2 \"cuMemPrefetchAsync &new 12020 0 &status
     ";
     calls.play(script).unwrap();
-    let addresses = ["plain", "twin", "old", "new"].map(|name| {
+    let mut address = |name: &str| {
         let address = calls.number(&format!("print {name}")).unwrap();
         assert_ne!(address, 0, "{name}");
         address
-    });
-    assert!(addresses[0] != addresses[1] && addresses[2] != addresses[3]);
+    };
+    assert_ne!(address("plain"), address("twin"));
+    assert_ne!(address("old"), address("new"));
+    assert_eq!(address("newest"), address("unsigned"));
+    assert_eq!(address("twin"), address("both"));
 }
 
 #[test]

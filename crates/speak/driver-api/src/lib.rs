@@ -32,4 +32,4 @@ mod prototype;
 pub mod table;
 
 pub use as_in_c::Zeroed;
-pub use table::{CUDA, Function, NVML, Table, Thread};
+pub use table::{CUDA, CUDA_UNDECLARED, Function, NVML, Table, Thread};

@@ -59,6 +59,22 @@ pub static NVML: Table = Table {
     order: &NVML_ORDER,
 };
 
+/// Functions that libcuda exports and no header of the driver declares: `dlsym` finds them, and
+/// `cuGetProcAddress` does not (seen with R535, R550 and R555). The types of the first three are
+/// not known. By the last two a debugger finds its interface, in its own process
+/// (`cudadebugger.h`).
+///
+/// The debugger's variables (`cudbgIpcFlag` and 20 more) and the functions that it stops at or
+/// calls in the debugged process are left out. It finds them by the symbols of all loaded files,
+/// and takes the first of a name: that must be the driver's own.
+pub const CUDA_UNDECLARED: [&str; 5] = [
+    "cuEGLApiInit",
+    "cuMemGetAttribute",
+    "cuMemGetAttribute_v2",
+    "cudbgGetAPI",
+    "cudbgGetAPIVersion",
+];
+
 impl Deref for Table {
     type Target = [Function];
 
@@ -92,17 +108,14 @@ impl Table {
     }
 
     /// Returns the function that `cuGetProcAddress` finds: the index of the newest row of `base`
-    /// that `version` already had. With `per_thread`, its per-thread twin if it has one.
+    /// that `version` already had. With `per_thread`, only per-thread twins if there are any: a
+    /// version that had none yet gets nothing (seen with R535, R550 and R555).
     #[must_use]
     pub fn resolve(&self, base: &str, version: u32, per_thread: bool) -> Option<usize> {
-        // Rows come by version, and twins after the plain row of the same version.
-        self.versions(base)
-            .iter()
-            .map(|&index| usize::from(index))
-            .rfind(|&index| {
-                let row = &self.rows[index];
-                row.version <= version && (per_thread || row.thread == Thread::Legacy)
-            })
+        let mut rows = self.versions(base).iter().map(|&index| usize::from(index));
+        let is_twin = |index: usize| self.rows[index].thread != Thread::Legacy;
+        let wants_twin = per_thread && rows.clone().any(is_twin);
+        rows.rfind(|&index| self.rows[index].version <= version && is_twin(index) == wants_twin)
     }
 }
 
@@ -202,8 +215,8 @@ mod tests {
         assert_eq!(copy(13_000, true), Some("cuMemcpyHtoD_v2_ptds"));
         assert_eq!(copy(13_000, false), Some("cuMemcpyHtoD_v2"));
         // Before CUDA 7 there were none.
-        assert_eq!(copy(6050, true), Some("cuMemcpyHtoD_v2"));
-        assert_eq!(copy(3010, true), Some("cuMemcpyHtoD"));
+        assert_eq!(copy(7000, true), Some("cuMemcpyHtoD_v2_ptds"));
+        assert_eq!(copy(6050, true), None);
         assert_eq!(
             symbol("cuLaunchKernel", 7000, true),
             Some("cuLaunchKernel_ptsz")

@@ -18,7 +18,7 @@ pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
 use super::owned::Owned;
-use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent};
+use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent, refusal};
 use super::work::NotedWork;
 use super::{address, locked, physical, real, row};
 use crate::guard::{Inside, catch_panic};
@@ -101,7 +101,7 @@ fn entering(
     match catch_panic(|| locked(&tenant.accounts.contexts).begin(&tenant, device)) {
         None => return call(),
         Some(Err(OverLimit)) if is_absent(device) => return call(),
-        Some(Err(OverLimit)) => return CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Err(OverLimit)) => return refusal(),
         Some(Ok(())) => {}
     }
     let result = call();

@@ -33,6 +33,18 @@ unsafe fn tell<T>(place: *mut T, value: T) {
     }
 }
 
+/// The number that is there before the call: a driver that fails may leave it.
+///
+/// # Safety
+/// `place` is null or can be read.
+unsafe fn asked<T: Default>(place: *const T) -> T {
+    if place.is_null() {
+        return T::default();
+    }
+    // SAFETY: as the caller says.
+    unsafe { place.read() }
+}
+
 /// A size as the driver's functions have it.
 pub trait Size: Copy + Default + Ord {
     /// Bytes, as many as fit.
@@ -72,7 +84,8 @@ where
         // SAFETY: the program's own arguments.
         return unsafe { R::call((free, total)) };
     };
-    let (mut free_now, mut total_now) = Default::default();
+    // SAFETY: null or the program's.
+    let (mut free_now, mut total_now) = unsafe { (asked(free), asked(total)) };
     // SAFETY: both are live.
     let result = unsafe { R::call((&raw mut free_now, &raw mut total_now)) };
     if result == CUDA_SUCCESS {
@@ -82,6 +95,13 @@ where
         unsafe {
             tell(free, free_now.min(S::of(ours.free)));
             tell(total, total_now.min(S::of(ours.total)));
+        }
+    } else {
+        // A driver that fails writes too: NVIDIA's clears both before `cuInit`.
+        // SAFETY: null or the program's.
+        unsafe {
+            tell(free, free_now);
+            tell(total, total_now);
         }
     }
     result

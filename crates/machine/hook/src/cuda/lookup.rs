@@ -51,7 +51,11 @@ pub unsafe extern "C" fn look_up<R: Like<row::cuGetProcAddress>>(
         return result;
     }
     // SAFETY: the program's own arguments, as the driver has accepted them.
-    unsafe { exchange(result, symbol, address, version, flags) }
+    if unsafe { exchange(result, symbol, address, version, flags) } {
+        result
+    } else {
+        CUDA_ERROR_NOT_FOUND
+    }
 }
 
 /// `cuGetProcAddress_v2`: also says why there is no address.
@@ -72,15 +76,17 @@ pub unsafe extern "C" fn look_up_v2<R: Like<row::cuGetProcAddress_v2>>(
         return result;
     }
     // SAFETY: the program's own arguments, as the driver has accepted them.
-    let exchanged = unsafe { exchange(result, symbol, address, version, flags) };
-    if exchanged != result && !status.is_null() {
+    let is_given = unsafe { exchange(result, symbol, address, version, flags) };
+    if !is_given && !status.is_null() {
         // SAFETY: not null, and the driver has written it.
         unsafe { status.write(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND) };
     }
-    exchanged
+    // A name that the driver does not know is no error in this form either.
+    result
 }
 
-/// Puts our function in the place of the driver's where we have one.
+/// Puts our function in the place of the driver's where we have one. False if the program may not
+/// have it: then there is no address.
 ///
 /// # Safety
 /// The arguments are those of a look-up that returned `result`.
@@ -90,35 +96,27 @@ unsafe fn exchange(
     address: *mut *mut c_void,
     version: c_int,
     flags: u64,
-) -> CUresult {
+) -> bool {
     if result != CUDA_SUCCESS || symbol.is_null() || address.is_null() {
-        return result;
+        return true;
     }
     // SAFETY: not null, and the driver has read one and written the other.
     let (symbol, found) = unsafe { (CStr::from_ptr(symbol), *address) };
     let Ok(base) = symbol.to_str() else {
-        return result;
+        return true;
     };
     if found.is_null() {
-        return result;
+        return true;
     }
     let exchanged = catch_panic(|| match row_of(base, found, version, flags) {
         Found::Harmless => Some(found),
         Found::Row(index) => Some(ours(index, found)),
         Found::Unknown => is_allowed().then_some(found),
     });
-    match exchanged.unwrap_or(Some(found)) {
-        Some(exchanged) => {
-            // SAFETY: the driver wrote it just now.
-            unsafe { address.write(exchanged) };
-            result
-        }
-        None => {
-            // SAFETY: as above.
-            unsafe { address.write(std::ptr::null_mut()) };
-            CUDA_ERROR_NOT_FOUND
-        }
-    }
+    let given = exchanged.unwrap_or(Some(found));
+    // SAFETY: the driver wrote it just now.
+    unsafe { address.write(given.unwrap_or(std::ptr::null_mut())) };
+    given.is_some()
 }
 
 /// An exported function, of whatever type.
@@ -150,7 +148,8 @@ fn ours(index: usize, found: *mut c_void) -> *mut c_void {
 
 /// Finds the row of the function that the driver found.
 fn row_of(base: &str, found: *mut c_void, version: c_int, flags: u64) -> Found {
-    let asked = u32::try_from(version).unwrap_or(0);
+    // The driver compares without a sign: -1 is newer than everything.
+    let asked = version.cast_unsigned();
     let per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0) != 0;
     // A driver that is older than what is asked for finds the newest it has.
     let known = asked.min(driver_version().unwrap_or(asked));

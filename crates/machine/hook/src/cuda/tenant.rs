@@ -237,6 +237,18 @@ pub fn is_absent(device: CUdevice) -> bool {
     is_known && !(0..count).contains(&device)
 }
 
+/// The answer to a call that the limit does not allow. Before `cuInit` the driver says no to every
+/// call; the tenant's place of a device is not known then, and memory is not what lacks.
+#[must_use]
+pub fn refusal() -> CUresult {
+    let mut count = 0;
+    // SAFETY: writes the number it is given.
+    match unsafe { real::cuDeviceGetCount(&raw mut count) } {
+        CUDA_SUCCESS => CUDA_ERROR_OUT_OF_MEMORY,
+        error => error,
+    }
+}
+
 /// The thread's context; null without one.
 #[must_use]
 pub fn current_context() -> CUcontext {
@@ -273,7 +285,7 @@ pub fn taking(
     };
     match catch_panic(|| need(&tenant).map(|need| tenant.take(need))).flatten() {
         None => call(),
-        Some(Err(OverLimit)) => CUDA_ERROR_OUT_OF_MEMORY,
+        Some(Err(OverLimit)) => refusal(),
         Some(Ok(charge)) => {
             let result = call();
             let _ = catch_panic(|| {

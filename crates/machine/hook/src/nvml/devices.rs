@@ -123,8 +123,7 @@ pub unsafe extern "C" fn by_index<R: Like<row::nvmlDeviceGetHandleByIndex>>(
         let control = view.control();
         let mut listed = control.devices();
         match listed.nth(index as usize) {
-            _ if device.is_null() => NVML_ERROR_INVALID_ARGUMENT,
-            Some((_, entry)) => match handle_of(&entry.uuid()) {
+            Some((_, entry)) if !device.is_null() => match handle_of(&entry.uuid()) {
                 Ok(handle) => {
                     // SAFETY: not null, and the caller says it can be written.
                     unsafe { device.write(handle) };
@@ -132,19 +131,19 @@ pub unsafe extern "C" fn by_index<R: Like<row::nvmlDeviceGetHandleByIndex>>(
                 }
                 Err(error) => error,
             },
-            // Before `nvmlInit` each call has to say so.
-            None => match is_initialised() {
-                NVML_SUCCESS => NVML_ERROR_INVALID_ARGUMENT,
-                error => error,
-            },
+            _ => once_initialised(NVML_ERROR_INVALID_ARGUMENT),
         }
     })
 }
 
-fn is_initialised() -> nvmlReturn_t {
+/// An answer of ours. Before `nvmlInit` each call has to say so instead.
+pub(super) fn once_initialised(answer: nvmlReturn_t) -> nvmlReturn_t {
     let mut count = 0_u32;
     // SAFETY: writes the number it is given.
-    unsafe { real::nvmlDeviceGetCount_v2(&raw mut count) }
+    match unsafe { real::nvmlDeviceGetCount_v2(&raw mut count) } {
+        NVML_SUCCESS => answer,
+        error => error,
+    }
 }
 
 /// `nvmlDeviceGetHandleByUUID`, `…UUIDV`, `…PciBusId`, `…Serial`: whatever the key is, the

@@ -12,7 +12,7 @@ use super::lists::{self, OfProcess, keep_own};
 use super::pids::{Process, Whose};
 use super::processes::all_of;
 use super::view::View;
-use super::{Library, real, row, seeing, seeing_asked, seeing_own};
+use super::{Library, devices, real, row, seeing, seeing_asked, seeing_own};
 use crate::real::{Like, Row};
 
 fn own_of<T: OfProcess>(list: &[T], view: &View, device: DeviceIndex) -> Vec<T> {
@@ -302,7 +302,11 @@ pub unsafe extern "C" fn process_name<R: Like<row::nvmlSystemGetProcessName>>(
                 let processes = all_of(view, device);
                 processes.iter().any(|process| process.here == Some(pid))
             });
-        if is_own { real() } else { NVML_ERROR_NOT_FOUND }
+        if is_own {
+            real()
+        } else {
+            devices::once_initialised(NVML_ERROR_NOT_FOUND)
+        }
     })
 }
 

@@ -18,6 +18,9 @@ const TOO_NEW: u32 = 2;
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
+/// Exported by NVIDIA's drivers, and found by none of their look-ups (R535, R550, R555).
+const NEVER_FOUND: &str = "cuEventCreateFromEGLSync";
+
 functions! {
     fn cuGetProcAddress(name: Text, function: Out<FunctionPointer>, version: i32, flags: u64) {
         look_up(name, function, version, flags, None)
@@ -37,42 +40,30 @@ fn look_up(
 ) -> Answer {
     let name = name.string()?;
     function.check()?;
-    if flags & !(LEGACY | PER_THREAD) != 0 || flags == LEGACY | PER_THREAD {
+    if flags & !(LEGACY | PER_THREAD) != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let per_thread = flags == PER_THREAD;
-    // The empty name asks whether there is a driver: it gets this very function.
-    if name.is_empty() {
-        if let Some(status) = status {
-            status.put_if(FOUND);
-        }
-        let index = CUDA.index_of("cuGetProcAddress_v2").ok_or(Code::UNKNOWN)?;
-        return function.put(target(index));
-    }
-    // What is newer than the driver is not in it.
-    let version = u32::try_from(version.min(CUDA_VERSION)).unwrap_or(0);
-    let found = CUDA.resolve(&name, version, per_thread);
-    let outcome = match found {
-        Some(_) => FOUND,
-        None if is_known(&name) => TOO_NEW,
-        None => UNKNOWN,
-    };
-    function.put(found.map_or(FunctionPointer(std::ptr::null()), target))?;
+    let per_thread = flags & PER_THREAD != 0;
+    // What is newer than the driver is not in it. The driver compares without a sign.
+    let newest = CUDA_VERSION.cast_unsigned();
+    let found = CUDA.resolve(&name, version.cast_unsigned().min(newest), per_thread);
+    let found = found.filter(|_| name != NEVER_FOUND);
     match status {
         // The newer form tells in the status, and does not fail.
-        Some(status) => {
-            status.put_if(outcome);
-            if found.is_none() && status.is_null() {
-                return Err(Code::NOT_FOUND);
-            }
-            Ok(())
-        }
-        None if found.is_none() => Err(Code::NOT_FOUND),
-        None => Ok(()),
+        Some(status) => status.put_if(match found {
+            Some(_) => FOUND,
+            None if is_known(&name) => TOO_NEW,
+            None => UNKNOWN,
+        }),
+        // The older one then leaves the program's variable as it was.
+        None if found.is_none() => return Err(Code::NOT_FOUND),
+        None => {}
     }
+    function.put(found.map_or(FunctionPointer(std::ptr::null()), target))
 }
 
 /// Does the driver have the function in some version?
 fn is_known(name: &str) -> bool {
-    CUDA.resolve(name, CUDA_VERSION as u32, true).is_some()
+    let newest = CUDA_VERSION.cast_unsigned();
+    name != NEVER_FOUND && CUDA.resolve(name, newest, false).is_some()
 }

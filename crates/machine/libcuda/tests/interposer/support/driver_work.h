@@ -132,6 +132,7 @@ int cuMemPrefetchAsync(void) { return 8000; }
 int cuMemPrefetchAsync_v2(void) { return 12020; }
 int cuMemFromTheFuture(void) { return 15000; }
 int cuHarmlessFuture(void) { return 15001; }
+int cudbgGetAPIVersion(u32 *major, u32 *minor, u32 *rev) { *major = 12; *minor = 5; *rev = 131; return OK; }
 int cuMemAlloc_v9(void) { return 15002; }
 static const struct { const char *base; int version; const char *symbol, *twin; } known[] = {
     { "cuInit", 2000, "cuInit", 0 }, { "cuMemAlloc", 3020, "cuMemAlloc_v2", 0 },
@@ -149,16 +150,17 @@ int cuGetProcAddress_v2(const char *base, void **out, int of, u64 flags, int *st
     int exists = 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) if (!strcmp(known[i].base, base)) {
         exists = 1;
-        if (known[i].version <= of) best = flags & 2 && known[i].twin ? known[i].twin : known[i].symbol;
+        if ((unsigned)known[i].version <= (unsigned)of) best = flags & 2 && known[i].twin ? known[i].twin : known[i].symbol;
     }
     *out = 0;
     if (status) *status = best ? 0 : exists ? 2 : 1;
-    if (!best) return NOT_FOUND;
+    if (!best) return OK; /* the status says it */
     Dl_info here;
     dladdr((void *)cuGetProcAddress_v2, &here);
     *out = dlsym(dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD), best);
     return OK;
 }
 int cuGetProcAddress(const char *base, void **out, int of, u64 flags) {
-    return cuGetProcAddress_v2(base, out, of, flags, 0);
+    int code = cuGetProcAddress_v2(base, out, of, flags, 0);
+    return !code && !*out ? NOT_FOUND : code;
 }

@@ -90,8 +90,8 @@ fn row_11_nothing_that_matters_escapes_a_look_up() -> Result<()> {
     for round in ["before", "after"] {
         for row in CUDA.iter() {
             let is_twin = row.thread != Thread::Legacy;
-            // The version that has it first, those after it, and the newest.
-            for version in [row.version, row.version + 10, 13_000, 13_050] {
+            // The version that has it first, those after it, the newest, and -1.
+            for version in [row.version, row.version + 10, 13_000, 13_050, u32::MAX] {
                 for flags in if is_twin { [2, 2] } else { [0, 1] } {
                     let v2 = format!("cuGetProcAddress_v2 \"{} &f {version} {flags} &s", row.base);
                     let v1 = format!("cuGetProcAddress \"{} &f {version} {flags}", row.base);
