@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use sublet_driver_api::CUDA;
+use sublet_driver_api::{CUDA, CUDA_UNDECLARED};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let out = env::var("OUT_DIR")?;
@@ -26,6 +26,12 @@ fn exports() -> Result<String, std::fmt::Error> {
         writeln!(
             code,
             "sublet_hook::trampoline!({symbol}, {index}, TARGETS);"
+        )?;
+    }
+    for (index, symbol) in CUDA_UNDECLARED.iter().enumerate() {
+        writeln!(
+            code,
+            "sublet_hook::trampoline!({symbol}, {index}, sublet_hook::cuda::undeclared::TARGETS);"
         )?;
     }
     writeln!(code, "static EXPORTS: [Export; {}] = [", CUDA.len())?;

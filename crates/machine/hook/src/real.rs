@@ -86,20 +86,32 @@ impl<const ROWS: usize> Real<ROWS> {
 
     #[cold]
     fn look_up(&'static self, index: usize) -> *const c_void {
-        let library = self.found().library.as_ref();
-        let symbol = library.and_then(|library| {
-            let name = CString::new(self.table[index].symbol).ok()?;
-            library.symbol(&name)
-        });
-        if let Some(symbol) = symbol {
-            return symbol.as_ptr();
-        }
+        let missing = match self.in_library(self.table[index].symbol) {
+            Ok(symbol) => return symbol,
+            Err(missing) => missing,
+        };
         let mut special = self.stand_ins.special.iter();
-        match special.find(|(row, _)| *row == index) {
-            Some((_, code)) => code.0,
-            None if library.is_some() => self.stand_ins.no_function.0,
-            None => self.stand_ins.no_library.0,
+        let special = special.find(|(row, _)| *row == index);
+        special.map_or(missing, |(_, code)| code.0)
+    }
+
+    /// Returns the library's own function, or the stand-in for any that is missing.
+    fn in_library(&'static self, symbol: &str) -> Result<*const c_void, *const c_void> {
+        let Some(library) = &self.found().library else {
+            return Err(self.stand_ins.no_library.0);
+        };
+        let name = CString::new(symbol).ok();
+        match name.and_then(|name| library.symbol(&name)) {
+            Some(found) => Ok(found.as_ptr()),
+            None => Err(self.stand_ins.no_function.0),
         }
+    }
+
+    /// Returns the real function of a name that is in no table, or one that reports what is
+    /// missing. Each call looks for it.
+    #[must_use]
+    pub fn outside_table(&'static self, symbol: &str) -> *const c_void {
+        self.in_library(symbol).unwrap_or_else(|missing| missing)
     }
 
     /// True if there is a real library, and it has the function.

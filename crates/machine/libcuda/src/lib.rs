@@ -1,4 +1,5 @@
-//! Exports every function of libcuda.so.1.
+//! Exports every function of libcuda.so.1, but for some of the debugger's (`sublet-driver-api`,
+//! `CUDA_UNDECLARED`).
 //!
 //! A library with the driver's name must have all of its functions: a program that is linked
 //! against it does not start otherwise. Each is a jump through a table; `sublet_hook::cuda` decides

@@ -22,6 +22,7 @@
 //! - [`tenant`] takes and gives back. It knows no module above it: a module that keeps memory
 //!   unused is a [`tenant::CachesMemory`] in the list of `CudaAccounts::caches`.
 //! - [`real`] is the driver itself, [`stream`] the properties of its streams, [`c`] its types.
+//!   [`undeclared`] passes on functions that no header declares.
 //!
 //! Read [`table`], then [`tenant`], then a hook.
 
@@ -56,6 +57,7 @@ pub mod stream_life;
 pub mod sync;
 pub mod table;
 pub mod tenant;
+pub mod undeclared;
 pub mod work;
 
 use std::ffi::c_void;

@@ -281,6 +281,21 @@ fn looked_up_by_version_and_thread_mode() {
     );
 }
 
+/// A debugger finds its interface by a name that no header of the driver declares.
+#[test]
+fn functions_that_no_header_declares_are_the_drivers_own() {
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
+    let mut program = Program::start(&mut tenant(&arbiter));
+    let script = "
+        cudbgGetAPIVersion &major &minor &revision
+        print minor -> 5
+        print revision -> 131
+        # This driver has none.
+        cuEGLApiInit null -> 801
+    ";
+    program.play(None, script);
+}
+
 #[test]
 fn unknown_functions_are_counted_and_refused_in_strict_mode() {
     for (mode, is_given) in [(Mode::Compat, true), (Mode::Strict, false)] {
