@@ -3,14 +3,15 @@
 //!
 //! That program chooses the measurements; this module only gives it the components it needs.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::screen::heading;
-use crate::setup::{Components, cargo, product, program, repository, run as run_command};
+use crate::setup::{
+    Components, cargo, has_driver, product, program, repository, run as run_command,
+};
 use crate::stale;
 
 /// Measure, and store the figures in docs/benchmarks/.
@@ -41,9 +42,6 @@ pub(crate) struct Arguments {
     what: Vec<String>,
 }
 
-/// Devices that show a loaded GPU driver: NVIDIA's own, or that of WSL.
-const DEVICES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
-
 /// Runs a benchmark.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.stale {
@@ -53,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let what = arguments.what.join(" ");
     // Said before minutes of building.
     ensure!(
-        !needs_gpu(&arguments.what) || DEVICES.iter().any(|device| Path::new(device).exists()),
+        !needs_gpu(&arguments.what) || has_driver(),
         "there is no GPU here; `cargo xtask bench gpu --fake-gpu 1x80GiB` runs what needs none"
     );
     let components = if needs_cluster(&arguments.what) {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cache;
 use crate::pip;
 
 /// The clients and their dependencies, as pip's list of wanted packages.
@@ -21,7 +22,7 @@ const WHAT: &str = "real clients of GPUs, by pip (100 MB, 1 min, once)";
 pub(crate) fn folder() -> Result<PathBuf> {
     pip::check()?;
     let name = format!("{}-{}", python()?, pip::versions(WANTED));
-    pip::folder("clients", &name, WHAT, |into| {
+    cache::folder("clients", &name, WHAT, |into| {
         let tools = into.with_file_name("tools");
         pip::install(TOOLS, &tools, |pip| pip)?;
         pip::install(WANTED, into, |pip| {

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::Result;
 use sublet_library::FLOOR;
 
+use crate::cache;
 use crate::pip;
 use crate::setup::repository;
 
@@ -44,7 +45,8 @@ fn target() -> Result<PathBuf> {
 /// The linker's folder, fetched once into the cache.
 fn linker() -> Result<PathBuf> {
     let what = "a linker for old machines, by pip (100 MB, once)";
-    pip::folder("linker", &pip::versions(LINKER), what, |into| {
+    cache::folder("linker", &pip::versions(LINKER), what, |into| {
+        pip::check()?;
         pip::install(LINKER, into, |pip| pip)
     })
 }

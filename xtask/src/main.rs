@@ -19,6 +19,7 @@
 //! but `sublet-library` and the test bed. Its tests hold the house rules (`tidy`).
 
 mod bench;
+mod cache;
 mod chart;
 mod clients;
 mod control_plane;
@@ -30,6 +31,7 @@ mod image;
 mod libraries;
 mod linker;
 mod pip;
+mod real_drivers;
 mod release;
 mod screen;
 mod setup;

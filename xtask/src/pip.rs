@@ -3,13 +3,11 @@
 //! the user's Python, and nothing of theirs is committed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use sublet_testbed::default_cache;
 
-use crate::screen::heading;
 use crate::setup::run as run_command;
 
 /// Says what to install if there is no pip.
@@ -23,31 +21,6 @@ pub(crate) fn check() -> Result<()> {
         "python3 has no pip; Debian's python3-pip brings it"
     );
     Ok(())
-}
-
-/// A folder in the cache's folder `kind`, filled by `fetch` if it is missing; an existing folder
-/// is complete. `what` tells the waiting user what is being fetched.
-pub(crate) fn folder(
-    kind: &str,
-    name: &str,
-    what: &str,
-    fetch: impl FnOnce(&Path) -> Result<()>,
-) -> Result<PathBuf> {
-    let cache = default_cache()?.join(kind);
-    let place = cache.join(name);
-    if place.is_dir() {
-        return Ok(place);
-    }
-    check()?;
-    heading(what);
-    let work = cache.join(format!("work-{}", process::id()));
-    fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
-    let unpacked = work.join("unpacked");
-    let fetched = fetch(&unpacked).and_then(|()| {
-        fs::rename(&unpacked, &place).with_context(|| format!("make {}", place.display()))
-    });
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
-    fetched.map(|()| place)
 }
 
 /// The versions of a list of wanted packages, as a folder's name: other versions are another

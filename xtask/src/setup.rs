@@ -79,6 +79,15 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Places by which the kernel shows a loaded GPU driver: NVIDIA's, or that of WSL. A device file
+/// such as `/dev/nvidiactl` shows none: NVIDIA's libraries make it where they find no driver.
+const DRIVER: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/dxg"];
+
+/// True on a machine with a GPU's driver.
+pub(crate) fn has_driver() -> bool {
+    DRIVER.iter().any(|place| Path::new(place).exists())
+}
+
 /// The stock components, and why there is no real node, if so.
 #[derive(Debug)]
 pub(crate) struct Components {

@@ -1,7 +1,6 @@
 //! `cargo xtask test`: everything that must pass before a change lands, cheapest first.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -13,9 +12,12 @@ use crate::end_to_end;
 use crate::fuzz;
 use crate::libraries;
 use crate::pip;
+use crate::real_drivers::RealDrivers;
 use crate::release;
 use crate::screen::{Cost, heading};
-use crate::setup::{Components, cargo, product, program, repository, run as run_command};
+use crate::setup::{
+    Components, cargo, has_driver, product, program, repository, run as run_command,
+};
 use crate::stale;
 use crate::step::Step;
 
@@ -105,6 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             components,
             headers: headers(),
             clients: clients(),
+            drivers: arguments.all.then(RealDrivers::find),
         });
     }
     let count = steps.len() + usize::from(last.is_some());
@@ -183,6 +186,8 @@ struct EndToEnd {
     components: Components,
     headers: Result<OsString, String>,
     clients: Result<OsString, String>,
+    /// Found for long tests.
+    drivers: Option<RealDrivers>,
 }
 
 impl EndToEnd {
@@ -192,8 +197,9 @@ impl EndToEnd {
         let mut lacking: Vec<String> = self.components.no_node.iter().cloned().collect();
         lacking.extend(self.headers.as_ref().err().cloned());
         lacking.extend(self.clients.as_ref().err().cloned());
-        let has_driver = Path::new("/dev/nvidiactl").exists();
-        lacking.push(match has_driver {
+        let drivers = self.drivers.iter();
+        lacking.extend(drivers.flat_map(|drivers| drivers.reasons.iter().cloned()));
+        lacking.push(match has_driver() {
             true => "this machine has a driver".to_owned(),
             false => "a driver that is not NVIDIA's".to_owned(),
         });
@@ -216,7 +222,10 @@ impl EndToEnd {
                 Err(reason) => command.env(format!("{key}_SKIP"), reason),
             };
         }
-        Ok(())
+        match &self.drivers {
+            Some(drivers) => drivers.tell(command),
+            None => Ok(()),
+        }
     }
 }
 

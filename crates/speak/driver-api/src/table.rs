@@ -64,7 +64,7 @@ pub static NVML: Table = Table {
 /// not known. By the last two a debugger finds its interface, in its own process
 /// (`cudadebugger.h`).
 ///
-/// The debugger's variables (`cudbgIpcFlag` and 20 more) and the functions that it stops at or
+/// The debugger's variables (`cudbgIpcFlag` and 19 more) and the functions that it stops at or
 /// calls in the debugged process are left out. It finds them by the symbols of all loaded files,
 /// and takes the first of a name: that must be the driver's own.
 pub const CUDA_UNDECLARED: [&str; 5] = [
