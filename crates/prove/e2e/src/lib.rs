@@ -9,14 +9,17 @@
 pub mod audit;
 mod gpu_node;
 pub mod interposer;
+mod mps_control;
 pub mod one_machine;
 mod pod_stream;
+pub mod real_driver;
 mod recorder;
 mod takeover;
 mod world;
 pub mod yaml;
 
 pub use gpu_node::{AGENT, Environment, GpuNode, TWO_CARDS, parse_environment};
+pub use mps_control::MpsControl;
 pub use pod_stream::PodStream;
 pub use recorder::{Happened, Recorder, Seen};
 pub use takeover::{Blow, Struck};

@@ -9,7 +9,7 @@
 mod programs;
 mod prototypes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -152,16 +152,28 @@ pub fn built(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// `nm` cannot read it.
 pub fn exports(path: &Path, library: &Library) -> Result<BTreeSet<String>> {
+    let all = symbols(path, library)?.into_iter();
+    let code = all.filter(|(_, is_code)| *is_code);
+    Ok(code.map(|(name, _)| name).collect())
+}
+
+/// All that a shared library exports under a library's prefix; true for a function.
+///
+/// # Errors
+/// `nm` cannot read it.
+pub fn symbols(path: &Path, library: &Library) -> Result<BTreeMap<String, bool>> {
     let listed = output(
         Command::new("nm")
             .args(["-D", "--defined-only", "-P"])
             .arg(path),
     )?;
     // A line has name, kind and address. The kind `T` is code.
-    let code = listed.lines().filter_map(|line| line.split_once(" T "));
-    let names = code.map(|(name, _)| name.to_owned());
-    Ok(names
-        .filter(|name| name.starts_with(library.prefix))
+    let all = listed.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()? == "T"))
+    });
+    Ok(all
+        .filter(|(name, _)| name.starts_with(library.prefix))
         .collect())
 }
 

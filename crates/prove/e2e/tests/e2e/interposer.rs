@@ -152,7 +152,7 @@ const NVML_ANSWERED: [&str; 29] = [
 ];
 
 /// Functions that change a card for others too, and the limits that the kernel keeps of others.
-const NVML_DENIED: [&str; 82] = [
+pub(crate) const NVML_DENIED: [&str; 82] = [
     "nvmlComputeInstanceDestroy",
     "nvmlDeviceClearAccountingPids",
     "nvmlDeviceClearEccErrorCounts",

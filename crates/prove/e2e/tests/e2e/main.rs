@@ -38,6 +38,8 @@
 //! - `chart`: helm's output, which equals `deploy/kubernetes/`.
 //! - `long_…`: tests of `cargo xtask test --all` alone. `long_prometheus`: the real Prometheus
 //!   reads our alerts and scrapes the extender. `long_operators`: jobs of more real operators.
+//!   `long_real_drivers`: three of NVIDIA's own drivers, and their control program of MPS, without
+//!   a card.
 //! - `install`: one command installs, one removes; the real kube-scheduler from a patched
 //!   manifest.
 //! - `rights`: a right that nobody used fails. `quotas`: HAMi's keys in a ResourceQuota.
@@ -55,6 +57,7 @@ mod known_failures;
 mod limits;
 mod long_operators;
 mod long_prometheus;
+mod long_real_drivers;
 mod one_file;
 mod one_machine;
 mod operators;

@@ -4,7 +4,7 @@
 mod cards;
 mod clients;
 mod compute;
-mod mps;
+pub(crate) mod mps;
 mod remains;
 mod shares;
 mod shortage;

@@ -1,48 +1,52 @@
-//! MPS by the operator's choice. There is no MPS behind these tests: a stand-in for NVIDIA's
-//! control program writes down what it was told. So they show what our side does: what programs
-//! are told, that the daemon's end is seen and told, that it comes back, and that it never stays.
+//! MPS by the operator's choice. There is no server of MPS behind these tests, which would need a
+//! card: a stand-in for NVIDIA's control program writes down what it was told, and with `cargo
+//! xtask test --all` they run with NVIDIA's own too (`long_real_drivers`). So they show what our
+//! side does: what programs are told, that the daemon's end is seen and told, that it comes back,
+//! and that it never stays.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
+use sublet_e2e::MpsControl;
 use sublet_e2e::one_machine::{Machine, Running, is_alive, pid_of, until};
 
 const TWO: &str = "2x16GiB,context=0MiB";
 const HOLD: &str = "alloc --size 64MiB --hold stdin";
 
-/// An arbiter whose MPS is the stand-in, and the stand-in's record.
+/// An arbiter with MPS.
 struct World {
     machine: Machine,
     arbiter: Running,
+    control: PathBuf,
+    /// The stand-in's.
     record: PathBuf,
 }
 
 impl World {
-    fn new() -> Result<Option<World>> {
+    fn new(control: &MpsControl) -> Result<Option<World>> {
         let Some(machine) = Machine::new(TWO)? else {
             return Ok(None);
         };
         let record = machine.path().join("record");
-        let standin = format!(
-            "#!/bin/sh\nexec {} mps-control --record {} \"$@\"\n",
-            machine.built("sublet-workload").display(),
-            record.display()
-        );
-        let control = machine.script("mps-control", &standin)?;
+        let script = control.script(&machine.built("sublet-workload"), &record);
+        let control = machine.script("mps-control", &script)?;
         let words = format!("agent --standalone --mps={}", control.display());
         let mut arbiter = machine.sublet(&words);
         // What an operator's shell may have set is not for all tenants.
         arbiter.env("CUDA_VISIBLE_DEVICES", "1");
         arbiter.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7");
+        arbiter.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1M");
         let arbiter = Running::start(&mut arbiter)?;
         until("the arbiter", || machine.arbiter())?;
         Ok(Some(World {
             machine,
             arbiter,
+            control,
             record,
         }))
     }
@@ -64,11 +68,23 @@ impl World {
         Ok(self.machine.tenant(name)?["mps"].clone())
     }
 
-    /// The daemon's own lines.
-    fn record(&self) -> Result<Vec<Value>> {
+    /// The first line that the stand-in has written down.
+    fn started(&self) -> Result<Value> {
         let text = fs::read_to_string(&self.record)?;
-        let lines = text.lines().map(serde_json::from_str);
-        Ok(lines.collect::<Result<_, _>>()?)
+        Ok(serde_json::from_str(
+            text.lines().next().context("nothing")?,
+        )?)
+    }
+
+    /// The daemon's answer to words, by its own client.
+    fn ask(&self, words: &str, pipe: &Path) -> Result<String> {
+        let file = self.machine.path().join("words");
+        fs::write(&file, format!("{words}\n"))?;
+        let mut client = self.machine.command(&self.control);
+        client.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+        let said = client.stdin(Stdio::from(fs::File::open(file)?)).output()?;
+        ensure!(said.status.success(), "{words}: {said:?}");
+        Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
     }
 
     /// Ends the arbiter as Ctrl-C does; its daemon is gone with it.
@@ -96,7 +112,11 @@ fn variables(machine: &Machine, flags: &str) -> Result<BTreeMap<String, String>>
 
 #[test]
 fn programs_are_told_their_limits_and_the_daemon_its_folders() -> Result<()> {
-    let Some(world) = World::new()? else {
+    limits_and_folders(&MpsControl::StandIn)
+}
+
+pub(crate) fn limits_and_folders(control: &MpsControl) -> Result<()> {
+    let Some(world) = World::new(control)? else {
         return Ok(());
     };
     let machine = &world.machine;
@@ -121,19 +141,37 @@ fn programs_are_told_their_limits_and_the_daemon_its_folders() -> Result<()> {
         assert_eq!(found, BTreeMap::from(expected), "{flags}");
     }
     // Its own environment names its folders, and narrows nothing.
-    let record = world.record()?;
-    assert_eq!(record[0]["is"], "a stand-in for nvidia-cuda-mps-control");
-    let log = machine.folder()?.join("mps/log").display().to_string();
-    assert_eq!(
-        record[0]["environment"],
-        json!({"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": log})
-    );
+    match control {
+        MpsControl::StandIn => {
+            let started = world.started()?;
+            assert_eq!(started["is"], "a stand-in for nvidia-cuda-mps-control");
+            let log = machine.folder()?.join("mps/log").display().to_string();
+            assert_eq!(
+                started["environment"],
+                json!({"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": log})
+            );
+        }
+        MpsControl::Nvidias(_) => {
+            for (words, answer) in [
+                ("get_default_active_thread_percentage", "100.0"),
+                ("get_default_device_pinned_mem_limit 0", ""),
+                ("get_default_device_pinned_mem_limit 1", ""),
+                ("get_server_list", ""),
+            ] {
+                assert_eq!(world.ask(words, Path::new(&pipe))?, answer, "{words}");
+            }
+        }
+    }
     world.end()
 }
 
 #[test]
 fn a_daemon_that_dies_is_told_and_comes_back_without_its_old_clients() -> Result<()> {
-    let Some(world) = World::new()? else {
+    death_and_restart(&MpsControl::StandIn)
+}
+
+pub(crate) fn death_and_restart(control: &MpsControl) -> Result<()> {
+    let Some(world) = World::new(control)? else {
         return Ok(());
     };
     let old = world.start("--memory 1GiB --name old")?;
@@ -157,6 +195,7 @@ fn a_daemon_that_dies_is_told_and_comes_back_without_its_old_clients() -> Result
         Ok(mps)
     })?;
     assert_ne!(again["pid"], first["pid"]);
+    assert_eq!(again["pipe"], first["pipe"]);
     // Who began under the first is still told apart from who begins now.
     let new = world.start("--memory 1GiB --name new")?;
     assert_eq!(world.standing("old")?, "lost");
@@ -172,7 +211,7 @@ fn a_daemon_that_dies_is_told_and_comes_back_without_its_old_clients() -> Result
 /// MPS reads limits when a program begins: nobody is told that it has others now.
 #[test]
 fn limits_that_mps_keeps_are_not_changed() -> Result<()> {
-    let Some(world) = World::new()? else {
+    let Some(world) = World::new(&MpsControl::StandIn)? else {
         return Ok(());
     };
     let job = world.start("--memory 1GiB --name job --compute 0%..50%")?;
@@ -204,7 +243,7 @@ fn limits_that_mps_keeps_are_not_changed() -> Result<()> {
 /// Side by side unless a promise needs turns; then the job's limit is not held a second time.
 #[test]
 fn turns_are_only_where_mps_keeps_no_promise() -> Result<()> {
-    let Some(world) = World::new()? else {
+    let Some(world) = World::new(&MpsControl::StandIn)? else {
         return Ok(());
     };
     let busy = |flags: &str| {
@@ -267,7 +306,11 @@ fn an_arbiter_without_its_mps_does_not_start_and_leaves_nothing() -> Result<()> 
 
 #[test]
 fn an_arbiter_that_is_killed_leaves_no_daemon() -> Result<()> {
-    let Some(world) = World::new()? else {
+    killed_arbiter(&MpsControl::StandIn)
+}
+
+pub(crate) fn killed_arbiter(control: &MpsControl) -> Result<()> {
+    let Some(world) = World::new(control)? else {
         return Ok(());
     };
     let daemon = pid_of(&world.mps()?["pid"])?;

@@ -1,5 +1,6 @@
-//! Containers of a node with MPS by the operator's choice. There is no MPS behind this: a stand-in
-//! for NVIDIA's control program writes down what it was told, so the test shows only our side.
+//! Containers of a node with MPS by the operator's choice. There is no server of MPS behind this,
+//! which would need a card: the control program is a stand-in, and with `cargo xtask test --all`
+//! NVIDIA's own too. So the test shows only our side.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sublet_e2e::{AGENT, GpuNode, eventually};
+use sublet_e2e::real_driver::{DeviceFile, RealDriver};
+use sublet_e2e::{AGENT, GpuNode, MpsControl, eventually};
 
 use super::{HELD, check_limit, pod_with};
 
@@ -23,9 +25,19 @@ const ANNOTATIONS: &str = "annotations: {sublet.dev/compute-limit: '40'}";
 /// A pod gets MPS's folder and its limits in MPS's words, and is still held to its memory by us. When
 /// the daemon dies, it is told apart from those that begin under the next one.
 pub(super) fn limits_and_a_lost_daemon(node: &GpuNode, stage: &Path) -> Result<()> {
+    under(node, stage, &MpsControl::StandIn)?;
+    let device = DeviceFile::as_it_is();
+    if let Some(newest) = RealDriver::beside_a_stand_in().pop() {
+        println!("again, with the control program of {}", newest.version());
+        under(node, stage, &MpsControl::Nvidias(newest))?;
+    }
+    device.is_untouched()
+}
+
+fn under(node: &GpuNode, stage: &Path, control: &MpsControl) -> Result<()> {
     let cluster = &node.world.cluster;
     cluster.stop(AGENT);
-    let control = stand_in(node)?;
+    let control = program(node, control)?;
     let flags = ["--isolation", "on", &format!("--mps={control}")];
     node.start_agent(&flags)?;
 
@@ -82,17 +94,12 @@ fn check_limit_again(node: &GpuNode) -> Result<()> {
     Ok(())
 }
 
-/// A script that stands for NVIDIA's program.
-fn stand_in(node: &GpuNode) -> Result<String> {
+/// A script that is the control program.
+fn program(node: &GpuNode, control: &MpsControl) -> Result<String> {
     let folder = node.state_dir();
     let script = folder.join("mps-control");
-    let built = node.world.sublet_path().with_file_name("sublet-workload");
-    let record = folder.join("mps-record");
-    let text = format!(
-        "#!/bin/sh\nexec {} mps-control --record {} \"$@\"\n",
-        built.display(),
-        record.display()
-    );
+    let workload = node.world.sublet_path().with_file_name("sublet-workload");
+    let text = control.script(&workload, &folder.join("mps-record"));
     fs::write(&script, text)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     Ok(script.display().to_string())
