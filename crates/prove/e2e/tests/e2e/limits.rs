@@ -52,6 +52,26 @@ const PATHS: [(&str, u64); 19] = [
     ("sparse", 2),
 ];
 
+/// Before `cuInit` a program hears that, as from the driver: not that memory is short, since nobody
+/// has asked for any, nor that its card is none.
+#[test]
+fn a_program_that_has_not_started_the_driver_is_told_so() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let mut calls = machine.calls("--memory 64MiB")?;
+    calls.play(
+        "
+        cuCtxCreate_v2 &context 0 0 -> 3
+        cuDevicePrimaryCtxRetain &context 0 -> 3
+        cuMemCreate &handle 2M struct:32:1,0,1,0 0 -> 3
+        nvmlDeviceGetHandleByIndex_v2 0 null -> 1
+        nvmlSystemGetProcessName 1 &name 8 -> 1
+        ",
+    )?;
+    calls.end()
+}
+
 /// One path on a machine of its own: what one does to the estimate of a context must not be
 /// seen by the next.
 fn check_path(machine: &Machine, path: &str, size_mib: u64) -> Result<()> {
