@@ -40,7 +40,8 @@ pub use machine::{
     StartCondition,
 };
 pub use mps::{
-    MpsClient, MpsDaemon, MpsDue, MpsLife, MpsStanding, MpsState, MpsTerms, shares_beside_mps,
+    MpsClient, MpsDaemon, MpsDue, MpsLife, MpsStanding, MpsState, MpsTerms, mps_percent,
+    shares_beside_mps,
 };
 pub use refusal::JobRefusal;
 pub use turns::{

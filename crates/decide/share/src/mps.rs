@@ -217,12 +217,18 @@ pub struct MpsTerms {
     pub memory: Vec<MiB>,
 }
 
+/// A limit of compute time as MPS takes it: whole percent, rounded down, never 0.
+#[must_use]
+pub fn mps_percent(limit: Milli) -> u32 {
+    u32::from(limit.get() / 10).max(1)
+}
+
 impl MpsTerms {
     /// The variables that NVIDIA's driver reads in a client (CUDA Multi-Process Service,
-    /// "Environment Variables"). The percentage is a whole one: the limit rounded down, never 0.
+    /// "Environment Variables").
     #[must_use]
     pub fn variables(&self) -> [(&'static str, String); 3] {
-        let percent = (self.compute_limit.get() / 10).max(1);
+        let percent = mps_percent(self.compute_limit);
         let cards = self.memory.iter().enumerate();
         let limits: Vec<String> = cards
             .map(|(card, memory)| format!("{card}={}M", memory.get()))

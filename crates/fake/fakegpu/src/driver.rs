@@ -20,8 +20,10 @@ use crate::product::Product;
 pub(crate) mod context;
 mod device;
 pub(crate) mod graph;
+pub(crate) mod injection;
 pub(crate) mod memory;
 pub(crate) mod module;
+mod mps;
 pub(crate) mod result;
 pub(crate) mod sharing;
 pub(crate) mod stream;
@@ -36,6 +38,8 @@ pub(crate) struct Driver {
     pub(crate) registration: Arc<Registration>,
     /// The cards it may see, as numbers of the machine; a `CUdevice` is a place in here.
     pub(crate) visible: Vec<usize>,
+    /// Its terms as a client of MPS.
+    mps: mps::Client,
     /// Contexts by handle.
     pub(crate) contexts: BTreeMap<Id, context::Context>,
     /// The primary context of each visible device, and the flags it will have.
@@ -184,8 +188,15 @@ pub(crate) fn init() -> Answer {
     if visible.is_empty() {
         return Err(Code::NO_DEVICE);
     }
-    let registration = machine.take_slot().map_err(|_| Code::OPERATING_SYSTEM)?;
-    *state = Some(Box::new(Driver::new(registration, visible)));
+    let mut registration = machine.take_slot().map_err(|_| Code::OPERATING_SYSTEM)?;
+    registration.enlarge_contexts(context::more_queues());
+    let mps = mps::Client::of_environment(visible.len());
+    for (place, card) in visible.iter().enumerate() {
+        if let Some(limit) = mps.limit(place) {
+            registration.hold_to(*card, limit);
+        }
+    }
+    *state = Some(Box::new(Driver::new(registration, visible, mps)));
     worker::notice_forks();
     Ok(())
 }
@@ -196,7 +207,7 @@ pub(crate) fn faults() -> &'static Faults {
 }
 
 impl Driver {
-    fn new(registration: Registration, visible: Vec<usize>) -> Driver {
+    fn new(registration: Registration, visible: Vec<usize>, mps: mps::Client) -> Driver {
         let mut driver = Driver {
             primaries: visible
                 .iter()
@@ -204,6 +215,7 @@ impl Driver {
                 .collect(),
             registration: Arc::new(registration),
             visible,
+            mps,
             contexts: BTreeMap::new(),
             queues: Queues::default(),
             streams: HashSet::new(),
@@ -239,10 +251,12 @@ impl Driver {
         card.ok_or(Code::INVALID_DEVICE)
     }
 
-    /// Returns the properties of a card's product.
+    /// Returns the properties of a card's product, as this process has a part of it.
     #[must_use]
     pub(crate) fn product(&self, card: usize) -> Product {
-        Product::of(&self.registration.machine().cards()[card].name)
+        let mut product = Product::of(&self.registration.machine().cards()[card].name);
+        product.n_multiprocessors = self.mps.multiprocessors(product.n_multiprocessors);
+        product
     }
 
     /// The `CUdevice` of a card.

@@ -11,9 +11,10 @@ mod learn;
 pub mod probe;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -251,6 +252,20 @@ pub(crate) fn figures(
     figures
 }
 
+/// True for a variable that makes a program a tenant, loads something into it, or changes what the
+/// driver takes for it: all jobs are charged by what is measured here.
+fn changes_figures(name: &OsStr) -> bool {
+    let is_named = ["SUBLET_DIR", "SUBLET_MODE", "LD_AUDIT", "LD_PRELOAD"];
+    let begins = ["CUDA_", "CUDBG_"];
+    let bytes = name.as_bytes();
+    let is_of_cuda = begins
+        .iter()
+        .any(|begin| bytes.starts_with(begin.as_bytes()));
+    // Whether programs of this machine are clients of MPS is its operator's choice.
+    let is_of_cuda = is_of_cuda && name != "CUDA_MPS_PIPE_DIRECTORY";
+    is_of_cuda || is_named.iter().any(|known| name == *known)
+}
+
 /// Has one card measured.
 fn run(gauge: &Gauge, gpu: &Gpu) -> Result<Measured, GaugeError> {
     let uuid = gpu.uuid.as_ref().ok_or(GaugeError::Answer)?;
@@ -258,13 +273,12 @@ fn run(gauge: &Gauge, gpu: &Gpu) -> Result<Measured, GaugeError> {
     command
         .args(&gauge.arguments)
         .arg(uuid.as_str())
-        .env("CUDA_VISIBLE_DEVICES", uuid.as_str())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // What makes a program a tenant, or loads something into it.
-    for name in ["SUBLET_DIR", "SUBLET_MODE", "LD_PRELOAD"] {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| changes_figures(name)) {
         command.env_remove(name);
     }
+    command.env("CUDA_VISIBLE_DEVICES", uuid.as_str());
     let mut child = command.spawn()?;
     let answer = answer(&mut child);
     // One that has answered ends by itself. One that has not must not stay on the card.

@@ -40,6 +40,8 @@ pub(crate) struct JobPages {
     /// State of its gate, with or without pages.
     gate: GateWord,
     gate_terms: GateTerms,
+    /// Limit of compute time that MPS keeps, in percent, for a job that was told of MPS.
+    pub(crate) mps_percent: Option<u32>,
 }
 
 /// Behaviour of a job's processes at their gates, without orders.
@@ -82,6 +84,7 @@ impl JobPages {
             generations: BTreeMap::new(),
             gate: GateWord::default(),
             gate_terms: GateTerms::GUARANTEED,
+            mps_percent: None,
         }
     }
 
@@ -138,6 +141,7 @@ impl JobPages {
         let writer = control.writer();
         let terms = self.gate_terms;
         writer.set_gate_rules(terms.without_arbiter, terms.queue_us);
+        writer.set_mps_percent(self.mps_percent);
         control.set_gate(self.gate);
         self.pages = Some((control, ledger));
         self.expects_ledger = false;

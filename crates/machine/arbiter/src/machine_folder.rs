@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sublet_abi::settings::MPS_PIPES;
 use sublet_share::UserId;
 
 use crate::error::{ArbiterError, at};
@@ -118,7 +119,7 @@ impl Folder {
     /// Folder of the daemon's sockets; made when it is first started.
     #[must_use]
     pub fn mps_pipe(&self) -> PathBuf {
-        self.mps().join("pipe")
+        self.path.join(MPS_PIPES[0])
     }
 
     /// Log of an arbiter that was started on demand.

@@ -31,12 +31,16 @@ pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
 
-/// These would narrow what every client gets, or change the daemon's numbering of cards; the daemon
-/// is no program of a job.
-const NOT_ITS_OWN: [&str; 4] = [
+/// These would change what every client gets, the daemon's numbering of cards, or the words that it
+/// understands; the daemon is no program of a job.
+const NOT_ITS_OWN: [&str; 8] = [
     "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_CLIENT_PRIORITY",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_PROTOCOL_VERSION",
+    "LD_AUDIT",
     "LD_PRELOAD",
 ];
 

@@ -15,7 +15,8 @@
 //! - [`link`]: the arbiter, and the two shared pages.
 //! - [`gate`], [`keeper`]: the permission to launch work, and the thread that keeps it.
 //! - [`progress`]: the speed of the program; [`rhythm`]: the steps that make a mini-batch.
-//! - [`report`], [`visible`]: answers that both libraries give alike.
+//! - [`report`], [`visible`]: answers that both libraries give alike; [`mps`] what the driver is
+//!   told of MPS.
 //! - [`bytelock`]: signs by which a process sees that another is there.
 //! - [`cuda`]: the hooks of the CUDA driver; [`pointers`] is its map of addresses.
 //! - [`nvml`]: the hooks of the management library, which takes no part and only looks.
@@ -48,6 +49,7 @@ pub mod gate;
 pub mod guard;
 pub mod keeper;
 pub mod link;
+pub mod mps;
 pub mod nvml;
 pub mod pointers;
 pub mod process;

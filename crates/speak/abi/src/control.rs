@@ -27,7 +27,8 @@ pub struct ControlPage {
     mode: AtomicU32,
     n_devices: AtomicU32,
     gate: GateRules,
-    reserved: AtomicU64,
+    mps_percent: AtomicU32,
+    reserved: AtomicU32,
     /// On a line of its own: it is written several times a second.
     heartbeat_ms: AtomicU64,
     reserved_beside_heartbeat: [AtomicU64; 7],
@@ -53,6 +54,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<ControlDevice>() == 64);
     assert!(offset_of!(ControlPage, gate) == 40);
+    assert!(offset_of!(ControlPage, mps_percent) == 56);
     assert!(offset_of!(ControlPage, heartbeat_ms) == 64);
     assert!(offset_of!(ControlPage, devices) == 128);
     assert!(offset_of!(ControlPage, host) == 128 + 64 * MAX_DEVICES);
@@ -116,6 +118,14 @@ impl ControlPage {
     #[must_use]
     pub fn gate(&self) -> &GateRules {
         &self.gate
+    }
+
+    /// Returns the limit of compute time that MPS keeps for the tenant, in whole percent of each
+    /// card; `None` where MPS keeps none.
+    #[must_use]
+    pub fn mps_percent(&self) -> Option<u32> {
+        let percent = self.mps_percent.load(Ordering::Relaxed);
+        (1..100).contains(&percent).then_some(percent)
     }
 
     /// The tenant's devices, in the order of the ledger's accounts.
@@ -347,6 +357,12 @@ impl<'a> ControlWriter<'a> {
     /// microseconds; 0 for no bound.
     pub fn set_gate_rules(&self, without_arbiter: u32, queue_us: u32) {
         self.page.gate.set(without_arbiter, queue_us);
+    }
+
+    /// Sets the limit of compute time that MPS keeps, in percent; `None` where MPS keeps none.
+    pub fn set_mps_percent(&self, percent: Option<u32>) {
+        let percent = percent.unwrap_or_default();
+        self.page.mps_percent.store(percent, Ordering::Relaxed);
     }
 
     /// Sets the behaviour of processes without an arbiter.

@@ -77,6 +77,7 @@ fn control_pages_have_their_words_at_these_places() {
     let writer = control(&mut memory, Some(6 << 30));
     writer.set_gate(GateWord::new(GateState::Closed, 5));
     writer.set_gate_rules(100, 10_000);
+    writer.set_mps_percent(Some(30));
     let mut expected = header(*b"SubletC\n", 1216).to_vec();
     expected.extend([
         (16, 11),
@@ -84,6 +85,7 @@ fn control_pages_have_their_words_at_these_places() {
         (32, 1 | 1 << 32),
         (40, 3 | 5 << 2 | 100 << 32),
         (48, 10_000),
+        (56, 30),
         (64, 1000),
         (128, 0x0707_0707_0707_0707),
         (136, 0x0707_0707_0707_0707),

@@ -35,6 +35,10 @@ pub const BYTES_MAX: usize = 16 << 10;
 /// The folder with the tenant's socket.
 pub const DIRECTORY: &str = "SUBLET_DIR";
 
+/// Folders of MPS's sockets, from the folder with the tenant's socket: the arbiter's own, and the
+/// one that a container has beside it.
+pub const MPS_PIPES: [&str; 2] = ["mps/pipe", "../mps"];
+
 /// `strict` or `compat`: the behaviour of a process that reaches no arbiter, and so cannot ask for
 /// it.
 pub const MODE: &str = "SUBLET_MODE";

@@ -284,6 +284,8 @@ mod tests {
                 assert!(client.contains(line), "{line} is not in\n{client}");
             }
         }
+        // Our library looks for the sockets beside the folder `tenant`.
+        assert_eq!(sublet_abi::settings::MPS_PIPES[1], "../mps");
     }
 
     #[test]

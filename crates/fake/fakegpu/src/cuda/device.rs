@@ -42,8 +42,11 @@ functions! {
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) {
-        let card = card(device)?;
-        value.put(attribute_of(&card, attribute)?)
+        let session = Session::open()?;
+        let card = session.card_of(device)?;
+        let product = session.product(card);
+        let card = &session.registration.machine().cards()[card];
+        value.put(attribute_of(card, &product, attribute)?)
     }
 
     fn cuDeviceGetPCIBusId(text: Out<c_char>, room: i32, device: i32) {

@@ -40,8 +40,9 @@ const UNCALLED: &str = "called by no program that we know";
 pub const FEATURES: [Feature; 13] = [
     Feature {
         name: "Start-up and look-ups",
-        behaviour: "as on a card; look-ups find what CUDA 13.0 has. The CUDA runtime is told \
-                    that it is not supported, because it insists on NVIDIA's own driver",
+        behaviour: "as on a card, with the library that `CUDA_INJECTION64_PATH` names; look-ups \
+                    find what CUDA 13.0 has. The CUDA runtime is told that it is not supported, \
+                    because it insists on NVIDIA's own driver",
         entries: &[
             init::ENTRIES,
             init::lookup::ENTRIES,
@@ -54,7 +55,9 @@ pub const FEATURES: [Feature; 13] = [
     },
     Feature {
         name: "Devices",
-        behaviour: "figures of the product that SPEC names; `CUDA_VISIBLE_DEVICES` selects",
+        behaviour: "figures of the product that SPEC names; `CUDA_VISIBLE_DEVICES` selects, \
+                    `CUDA_DEVICE_ORDER` counts. Where MPS serves, `CUDA_MPS_*` give a client its \
+                    part of the multiprocessors and of the memory",
         entries: &[device::ENTRIES],
         refused: &[RefusedFunctions {
             why: UNCALLED,
@@ -73,8 +76,9 @@ pub const FEATURES: [Feature; 13] = [
     },
     Feature {
         name: "Contexts and green contexts",
-        behaviour: "the first context of a process costs what SPEC says; a green context's \
-                    kernels take as long as on the whole card",
+        behaviour: "the first context of a process costs what SPEC says, and more with the \
+                    queues of `CUDA_SCALE_LAUNCH_QUEUES`; a green context's kernels take as long \
+                    as on the whole card",
         entries: &[context::ENTRIES, context::green::ENTRIES],
         refused: &[RefusedFunctions {
             why: UNCALLED,

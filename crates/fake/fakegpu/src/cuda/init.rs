@@ -22,7 +22,9 @@ functions! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        driver::init()
+        driver::init()?;
+        driver::injection::inject();
+        Ok(())
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {

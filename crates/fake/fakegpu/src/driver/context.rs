@@ -10,6 +10,16 @@ use crate::driver::{CURRENT, Driver, Session};
 
 pub(crate) mod green;
 
+/// The variable by which a program has other queues for launches: `0.25x` to `4x` of the usual.
+const QUEUES: &str = "CUDA_SCALE_LAUNCH_QUEUES";
+
+/// Returns how often this program's contexts have the usual queues beyond the usual.
+pub(super) fn more_queues() -> u64 {
+    let text = std::env::var(QUEUES).unwrap_or_default();
+    let times = text.strip_suffix('x').and_then(|times| times.parse().ok());
+    times.unwrap_or(1_u64).clamp(1, 4) - 1
+}
+
 /// A context.
 #[derive(Debug)]
 pub(crate) struct Context {

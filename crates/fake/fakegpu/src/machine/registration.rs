@@ -22,6 +22,10 @@ pub struct Registration {
     machine: FakeMachine,
     index: usize,
     own: Identity,
+    /// The most that this process may have of each card.
+    limits: Vec<u64>,
+    /// The part of its usual cost that a context costs in addition, in twelfths.
+    more_of_contexts: u64,
 }
 
 impl FakeMachine {
@@ -40,6 +44,8 @@ impl FakeMachine {
         self.remove_files_of(index);
         let machine = self.clone();
         Ok(Registration {
+            limits: vec![u64::MAX; machine.cards.len()],
+            more_of_contexts: 0,
             machine,
             index,
             own,
@@ -66,10 +72,20 @@ impl Registration {
         self.slot().generation.load(Relaxed)
     }
 
+    /// Makes each context cost so many twelfths more.
+    pub(crate) fn enlarge_contexts(&mut self, twelfths: u64) {
+        self.more_of_contexts = twelfths;
+    }
+
+    /// Holds this process to so many bytes of a card, as MPS holds its clients.
+    pub(crate) fn hold_to(&mut self, card: usize, bytes: u64) {
+        self.limits[card] = bytes;
+    }
+
     /// Takes `bytes` of a card.
     ///
     /// # Errors
-    /// The card does not have them; nothing was taken.
+    /// The card does not have them, or this process may not; nothing was taken.
     pub fn charge(&self, card: usize, bytes: u64) -> Result<(), CardFull> {
         let held = self.held(card);
         let full = |free| CardFull {
@@ -78,6 +94,10 @@ impl Registration {
         };
         // A lock that the system refuses means that nobody can be let in.
         let accounts = self.machine.mapped.accounts().map_err(|_| full(0))?;
+        let (own, limit) = (held.bytes.load(Relaxed), self.limits[card]);
+        if own.saturating_add(bytes) > limit {
+            return Err(full(limit.saturating_sub(own)));
+        }
         let total = self.machine.cards[card].memory;
         let sum = |machine: &FakeMachine| {
             let slots = &machine.mapped.shared().slots[..slots::n_slots(machine.mapped)];
@@ -119,7 +139,8 @@ impl Registration {
     pub fn open_context(&self, card: usize) -> Result<(), CardFull> {
         let held = self.held(card);
         if held.n_contexts.load(Relaxed) == 0 {
-            let bytes = self.machine.cards[card].context;
+            let usual = self.machine.cards[card].context;
+            let bytes = usual + usual / 12 * self.more_of_contexts;
             self.charge(card, bytes)?;
             set(&held.context_bytes, bytes);
         }

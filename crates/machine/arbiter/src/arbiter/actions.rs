@@ -134,9 +134,7 @@ impl Arbiter {
             self.tell_job(job, &refused);
             return Some(Event::Left(job));
         }
-        if let Some(mps) = &mut self.mps {
-            mps.place(job, parts);
-        }
+        self.place_in_mps(job, parts);
         self.counters.placed += 1;
         info!(%job, cards = ?parts.iter().map(|part| part.card).collect::<Vec<_>>(), "job placed");
         self.enter_turns(job, parts);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sublet_model::{MiB, Milli, Time};
 use sublet_share::{
     Amount, ComputeRange, Holding, JobId, JobView, MpsClient, MpsDaemon, MpsDue, MpsStanding,
-    MpsState, Pid,
+    MpsState, Pid, mps_percent,
 };
 use tracing::{info, warn};
 
@@ -147,7 +147,7 @@ impl Mps {
     }
 
     /// A job has its cards: records the amounts that its programs are told.
-    pub(super) fn place(&mut self, job: JobId, parts: &[Holding]) {
+    fn place(&mut self, job: JobId, parts: &[Holding]) {
         if let Some(told) = self.jobs.get_mut(&job) {
             *told = parts
                 .iter()
@@ -246,6 +246,20 @@ impl Arbiter {
     pub(super) fn enter_mps(&mut self, job: JobId, is_told: bool) {
         if let Some(mps) = self.mps.as_mut().filter(|_| is_told) {
             mps.add_job(job);
+        }
+    }
+
+    /// A job has its cards. If its programs are told of MPS, our library tells them its limit of
+    /// compute time too, which a variable of theirs could lift.
+    pub(super) fn place_in_mps(&mut self, job: JobId, parts: &[Holding]) {
+        let Some(mps) = &mut self.mps else {
+            return;
+        };
+        mps.place(job, parts);
+        let placed = self.machine.job(job).and_then(|job| mps.placed(&job));
+        let limit = placed.and_then(|placed| Milli::new(placed.compute_limit_milli));
+        if let Some(pages) = self.jobs.pages_mut(job) {
+            pages.mps_percent = limit.map(mps_percent);
         }
     }
 

@@ -124,3 +124,23 @@ fn what_no_driver_could_do_is_not_believed() {
         assert_eq!(world.figures(&["A"], GOOD), [500], "{text:?}");
     }
 }
+
+/// The operator's shell may hold anything, and all jobs are charged by the figures.
+#[test]
+fn no_variable_of_cuda_reaches_the_process_that_measures() {
+    for (name, goes) in [
+        ("CUDA_VISIBLE_DEVICES", true),
+        ("CUDA_INJECTION64_PATH", true),
+        ("CUDA_SCALE_LAUNCH_QUEUES", true),
+        ("CUDBG_INJECTION_PATH", true),
+        ("LD_AUDIT", true),
+        ("LD_PRELOAD", true),
+        ("SUBLET_DIR", true),
+        ("CUDA_MPS_PIPE_DIRECTORY", false),
+        ("SUBLET_FAKE_GPU", false),
+        ("LD_LIBRARY_PATH", false),
+        ("PATH", false),
+    ] {
+        assert_eq!(changes_figures(OsStr::new(name)), goes, "{name}");
+    }
+}

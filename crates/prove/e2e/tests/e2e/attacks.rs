@@ -3,6 +3,7 @@
 //! container are out of scope.
 
 mod books;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

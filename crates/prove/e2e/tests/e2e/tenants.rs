@@ -50,7 +50,7 @@ fn every_way_to_the_driver_meets_the_limit() -> Result<()> {
 }
 
 /// A folder with the two libraries as a driver installs them: files with a version, and links.
-fn driver(machine: &Machine) -> Result<PathBuf> {
+pub(crate) fn driver(machine: &Machine) -> Result<PathBuf> {
     let folder = machine.path().join("driver");
     std::fs::create_dir(&folder)?;
     for (built, name) in [
@@ -67,7 +67,7 @@ fn driver(machine: &Machine) -> Result<PathBuf> {
 }
 
 /// The same command with a `/run` of its own, where `sublet run` leaves an empty folder.
-fn with_own_run(command: &Command) -> Command {
+pub(crate) fn with_own_run(command: &Command) -> Command {
     let script = r#"mount -t tmpfs tmpfs /run && exec "$0" "$@""#;
     let mut own = Command::new("unshare");
     own.args(["--mount", "sh", "-c", script])
@@ -85,6 +85,12 @@ fn with_own_run(command: &Command) -> Command {
     own
 }
 
+/// True for a user who may mount in a namespace of its own.
+pub(crate) fn may_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "true"]).output();
+    tried.is_ok_and(|output| output.status.success())
+}
+
 /// Our libraries are mounted over the driver's files, for the job alone: neither `LD_PRELOAD`
 /// nor any name is needed, nor any variable at all.
 #[test]
@@ -92,8 +98,7 @@ fn mounts_reach_a_program_without_any_preload() -> Result<()> {
     let Some(machine) = Machine::new(EXACT)? else {
         return Ok(());
     };
-    let may_mount = Command::new("unshare").args(["-m", "true"]).output();
-    if !may_mount.is_ok_and(|output| output.status.success()) {
+    if !may_mount() {
         println!("skipped: this user may not mount (it takes root)");
         return Ok(());
     }

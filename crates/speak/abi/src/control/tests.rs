@@ -89,6 +89,11 @@ fn a_page_says_what_was_written() {
     writer.set_gate(GateWord::new(GateState::Contended, 2));
     writer.set_gate_rules(100, 10_000);
     assert_eq!(said(), (GateState::Contended, 100, Some(10_000)));
+    assert_eq!(page.mps_percent(), None);
+    for (percent, kept) in [(Some(40), Some(40)), (Some(100), None), (None, None)] {
+        writer.set_mps_percent(percent);
+        assert_eq!(page.mps_percent(), kept);
+    }
     writer.set_mode(Mode::Compat);
     writer.beat(1200);
     assert_eq!(second.limit(), Units::allowed_by(1 << 30));

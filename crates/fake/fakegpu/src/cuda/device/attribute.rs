@@ -47,12 +47,11 @@ const ABLE_ON_HOST: [CUdevice_attribute; 3] = [
     c::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
 ];
 
-/// The value of an attribute by C's number.
-pub(crate) fn attribute_of(card: &CardInfo, attribute: u32) -> Answer<i32> {
+/// The value of an attribute by C's number; `product` is that of the card, as the process has it.
+pub(crate) fn attribute_of(card: &CardInfo, product: &Product, attribute: u32) -> Answer<i32> {
     let asked = CUdevice_attribute(attribute);
-    let product = Product::of(&card.name);
-    of_pci_address(card, &product, asked)
-        .or_else(|| of_product(&product, asked))
+    of_pci_address(card, product, asked)
+        .or_else(|| of_product(product, asked))
         .or_else(|| of_every_card(asked))
         .or_else(|| of_texture(asked))
         .or_else(|| ability(asked))
@@ -181,16 +180,20 @@ mod tests {
         }
     }
 
+    fn of(card: &CardInfo, attribute: u32) -> Answer<i32> {
+        attribute_of(card, &Product::of(&card.name), attribute)
+    }
+
     #[test]
     fn whatever_a_header_names_is_answered_and_nothing_else() {
         let last = c::CU_DEVICE_ATTRIBUTE_MAX.0;
         for name in ["", "NVIDIA B200", "Tesla V100-SXM2-32GB"] {
             let card = card(name);
             for attribute in 1..last {
-                assert!(attribute_of(&card, attribute).is_ok(), "{attribute}");
+                assert!(of(&card, attribute).is_ok(), "{attribute}");
             }
             for attribute in [0, last, u32::MAX] {
-                assert_eq!(attribute_of(&card, attribute), Err(Code::INVALID_VALUE));
+                assert_eq!(of(&card, attribute), Err(Code::INVALID_VALUE));
             }
         }
     }
@@ -199,13 +202,13 @@ mod tests {
     fn what_the_fake_can_do_is_not_a_figure_of_a_card() {
         let able = ABLE.into_iter().chain(ABLE_ON_HOST);
         for attribute in able {
-            assert_eq!(attribute_of(&card(""), attribute.0), Ok(1), "{attribute:?}");
+            assert_eq!(of(&card(""), attribute.0), Ok(1), "{attribute:?}");
         }
     }
 
     #[test]
     fn figures_follow_the_product() {
-        let ask = |name, attribute: CUdevice_attribute| attribute_of(&card(name), attribute.0);
+        let ask = |name, attribute: CUdevice_attribute| of(&card(name), attribute.0);
         let cache = c::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
         assert_eq!(ask("NVIDIA H100", cache), Ok(50 << 20));
         assert_eq!(ask("NVIDIA A100", cache), Ok(40 << 20));

@@ -19,8 +19,8 @@ const TWO: &str = "2x16GiB,context=0MiB";
 const HOLD: &str = "alloc --size 64MiB --hold stdin";
 
 /// An arbiter with MPS.
-struct World {
-    machine: Machine,
+pub(crate) struct World {
+    pub(crate) machine: Machine,
     arbiter: Running,
     control: PathBuf,
     /// The stand-in's.
@@ -28,7 +28,7 @@ struct World {
 }
 
 impl World {
-    fn new(control: &MpsControl) -> Result<Option<World>> {
+    pub(crate) fn new(control: &MpsControl) -> Result<Option<World>> {
         let Some(machine) = Machine::new(TWO)? else {
             return Ok(None);
         };
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Ends the arbiter as Ctrl-C does; its daemon is gone with it.
-    fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         let daemon = pid_of(&self.mps()?["pid"])?;
         assert!(is_alive(daemon));
         self.arbiter.signal(Signal::INT)?;
