@@ -184,6 +184,11 @@ impl FakeArbiter {
         self.ledger.settle(device(place)).expect("nobody scribbles");
     }
 
+    /// Has MPS keep a limit of the tenant's compute time, in percent.
+    pub fn set_mps_percent(&self, percent: Option<u32>) {
+        self.writer.set_mps_percent(percent);
+    }
+
     /// Gives a sign of life.
     pub fn beat(&self) {
         self.writer.beat(now_ms());

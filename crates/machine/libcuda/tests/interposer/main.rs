@@ -7,6 +7,7 @@
 //! - [`gate`]: the permission to launch, and the end of all work.
 //! - [`lives`]: forks, and an arbiter that comes and goes.
 //! - [`reach`]: every way to the driver's functions. [`settings`]: the sources of their places.
+//! - [`start`]: libraries that the driver loads in `cuInit`, and what it is told of MPS.
 
 mod contexts;
 mod gate;
@@ -19,6 +20,7 @@ mod races;
 mod reach;
 mod reports;
 mod settings;
+mod start;
 mod support;
 
 // Named so that the library is built for these tests; they load it as a program does.

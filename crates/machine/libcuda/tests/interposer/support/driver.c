@@ -66,6 +66,8 @@ u64 fake_used(u64 card) { return used[card]; }
 u64 fake_pinned(void) { return used[HOST]; }
 static char told[4096]; /* CUDA_VISIBLE_DEVICES as cuInit saw it */
 const char *fake_told(void) { return told; }
+static char told_mps[4096]; /* MPS's variables, in the same way */
+const char *fake_told_mps(void) { return told_mps; }
 
 /* Threads of the program meet here; functions call each other, so the lock is recursive. */
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -154,9 +156,20 @@ static u64 new_address(u64 bytes) {
 static int visible[CARDS], n_visible;
 static int card_of(int device) { return device >= 0 && device < n_visible ? visible[device] : -1; }
 
+static const char *setting(const char *name) { const char *value = getenv(name); return value ? value : "(unset)"; }
+static void inject(void) {
+    static int done;
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path && !done++ ? dlopen(path, RTLD_NOW) : NULL;
+    int (*begin)(void) = library ? (int (*)(void))dlsym(library, "InitializeInjection") : NULL;
+    if (begin) begin();
+}
+
 int cuInit(u32 flags) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    snprintf(told, sizeof told, "%s", list ? list : "(unset)");
+    snprintf(told, sizeof told, "%s", setting("CUDA_VISIBLE_DEVICES"));
+    snprintf(told_mps, sizeof told_mps, "%s|%s|%s", setting("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+             setting("CUDA_MPS_PIPE_DIRECTORY"), setting("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"));
     n_visible = 0;
     for (int card = 0; card < CARDS; card++) {
         /* An instance of a card that is split has a name that begins with b. */
@@ -165,6 +178,7 @@ int cuInit(u32 flags) {
         snprintf(instance, sizeof instance, "MIG-%02x", 0xb0 + card);
         if (!list || strstr(list, name) || strstr(list, instance)) visible[n_visible++] = card;
     }
+    inject();
     return flags ? INVALID : n_visible ? OK : NO_CARD;
 }
 int cuDriverGetVersion(int *told_version) { *told_version = (int)version; return OK; }
