@@ -1,8 +1,8 @@
 //! MPS's variables for a job that MPS holds to its limit of compute time.
 //!
 //! MPS has the limit of a client from the client's environment, which the program can change. So
-//! the driver is told the job's terms when it looks, whatever the program says. A program may ask
-//! for less.
+//! the driver is told the job's terms, whatever the program said before. A program may ask for
+//! less. R555 reads the folder in `cuInit`; when a driver reads the percentage was not seen.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;

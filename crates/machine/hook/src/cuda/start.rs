@@ -1,11 +1,12 @@
 //! `cuInit`: the process meets its arbiter, and the driver learns the terms of the job.
 //!
-//! The driver reads `CUDA_VISIBLE_DEVICES` and MPS's variables here. So they say what holds for the
-//! job while the driver looks, and afterwards they have the program's own values again: many
-//! programs read them back, and expect their own words.
+//! The driver reads `CUDA_VISIBLE_DEVICES` here and never again. So the variable lists the tenant's
+//! devices while the driver looks, and afterwards it has the program's own value again: many
+//! programs read it back, and expect their own words. Nobody reads MPS's variables back, and the
+//! driver may read them later too: they keep what is told here.
 
 use std::cell::Cell;
-use std::ffi::{OsString, c_uint};
+use std::ffi::{OsStr, OsString, c_uint};
 
 use super::c::*;
 use super::{locked, row};
@@ -90,41 +91,38 @@ impl Drop for Starting {
     }
 }
 
-/// While it lives, the variables say what holds for the job.
+/// While it lives, the variable names the tenant's devices.
 struct Told {
-    own: Vec<(&'static str, Option<OsString>)>,
+    own: Option<OsString>,
 }
 
 impl Told {
     fn new(link: &Link) -> Self {
-        let mut told = vec![(visible::VARIABLE, Some(devices(link)))];
+        let own = std::env::var_os(visible::VARIABLE);
+        set(visible::VARIABLE, Some(devices(link, own.as_deref())));
         if let Some(percent) = link.control().mps_percent() {
-            told.extend(mps::terms(percent, settings::told().directory()));
+            let terms = mps::terms(percent, settings::told().directory());
+            terms.into_iter().for_each(|(name, value)| set(name, value));
         }
-        let own = told.iter().map(|(name, _)| (*name, std::env::var_os(name)));
-        let own = own.collect();
-        told.into_iter().for_each(|(name, value)| set(name, value));
         Self { own }
     }
 }
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let own = self.own.drain(..);
-        own.for_each(|(name, value)| set(name, value));
+        set(visible::VARIABLE, self.own.take());
     }
 }
 
 /// The tenant's devices, as far as the program chose them.
-fn devices(link: &Link) -> OsString {
-    let own = std::env::var_os(visible::VARIABLE);
+fn devices(link: &Link, own: Option<&OsStr>) -> OsString {
     let tenant: Vec<_> = link
         .control()
         .devices()
         .map(|(_, device)| device.uuid())
         .collect();
     // What is not text names no device.
-    let choice = own.as_deref().map(|own| own.to_str().unwrap_or_default());
+    let choice = own.map(|own| own.to_str().unwrap_or_default());
     visible::choose(&tenant, choice).into()
 }
 

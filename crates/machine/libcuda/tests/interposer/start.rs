@@ -56,7 +56,7 @@ fn a_library_that_the_driver_loads_is_charged_for_what_it_takes() {
     assert_eq!(used.parse::<u64>().ok(), Some((1024 + 100) << 20));
 }
 
-/// What the driver found in `cuInit`, and the program in its environment after it.
+/// The terms of MPS that the driver found in `cuInit`, and the program after it.
 fn told(arbiter: &FakeArbiter, own: &[(&str, &str)]) -> (String, String) {
     let names = [
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -78,7 +78,7 @@ fn told(arbiter: &FakeArbiter, own: &[(&str, &str)]) -> (String, String) {
 }
 
 /// MPS has a limit from the program's environment: the driver is told ours, or a lower one of the
-/// program's, and the program reads what it wrote.
+/// program's, in `cuInit` and later.
 #[test]
 fn the_driver_is_told_the_job_s_limit_of_mps() {
     let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
@@ -90,14 +90,13 @@ fn the_driver_is_told_the_job_s_limit_of_mps() {
     let hostile = [(percent, "100"), (pipe, "/nowhere"), (by_context, "1")];
     let own = "100|/nowhere|1".to_owned();
     // Where MPS keeps no limit of ours, nothing is told.
-    assert_eq!(told(&arbiter, &hostile), (own.clone(), own.clone()));
+    assert_eq!(told(&arbiter, &hostile), (own.clone(), own));
     arbiter.set_mps_percent(Some(30));
     let ours = arbiter.folder().join("mps/pipe");
     fs::create_dir_all(&ours).expect("a folder");
     let ours = ours.display();
-    let nothing = "null|null|null".to_owned();
-    assert_eq!(told(&arbiter, &[]), (format!("30|{ours}|null"), nothing));
-    assert_eq!(told(&arbiter, &hostile), (format!("30|{ours}|null"), own));
-    let (lower, _) = told(&arbiter, &[(percent, "10")]);
-    assert_eq!(lower, format!("10|{ours}|null"));
+    for (own, percent) in [(&[][..], 30), (&hostile, 30), (&[(percent, "10")], 10)] {
+        let terms = format!("{percent}|{ours}|null");
+        assert_eq!(told(&arbiter, own), (terms.clone(), terms), "{own:?}");
+    }
 }

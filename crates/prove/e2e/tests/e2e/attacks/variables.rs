@@ -150,7 +150,7 @@ fn a_library_that_the_driver_loads_is_held_to_the_limit() -> Result<()> {
     Ok(())
 }
 
-/// What a context costs is measured before the first job, and charged in advance. The driver's own
+/// The cost of a context is measured before the first job, and charged in advance. The driver's own
 /// count finds what a variable makes the driver take beyond that.
 #[test]
 fn a_context_that_a_variable_makes_larger_is_charged_within_two_readings() -> Result<()> {
