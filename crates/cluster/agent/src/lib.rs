@@ -77,8 +77,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use sublet_arbiter::TimeSharing;
 use sublet_arbiter::libraries::Carried;
-use sublet_arbiter::{ExclusiveSlices, TimeSharing};
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
 use sublet_listener::{Callers, Door, Limits, listen};
 use sublet_model::{Identity, Inventory, NodeName, Unit};
@@ -310,14 +310,6 @@ fn supervisor(
 ) -> anyhow::Result<IsolationSupervisor> {
     let word = args.isolation;
     if word == IsolationWord::Off {
-        anyhow::ensure!(
-            time.mps.is_none(),
-            "--mps needs the node's arbiter, which --isolation off leaves out"
-        );
-        anyhow::ensure!(
-            time.exclusive_slices == ExclusiveSlices::default(),
-            "--exclusive-slices needs the node's arbiter, which --isolation off leaves out"
-        );
         info!("isolation is off, as --isolation says: containers can use more than their part");
     }
     let simulated = args.inventory.is_some();

@@ -129,11 +129,11 @@ pub struct Args {
     namespace: String,
     /// Be no extender, but stand in for the one with this --health-listen: while it does not
     /// answer, listen in its place and hand calls to a --peer
-    #[arg(long, value_name = "ADDRESS", requires = "peer")]
+    #[arg(long, value_name = "ADDRESS", requires = "peer", conflicts_with = "replica_listen")]
     stand_in_for: Option<SocketAddr>,
     /// Another extender's --replica-listen, or a name that stands for all of them; can be given
     /// several times
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", requires = "stand_in_for")]
     peer: Vec<String>,
     /// Worker threads (GPUShare's variable) [default: one per core]
     #[arg(long, env = "THREADNESS", value_name = "N")]

@@ -121,6 +121,8 @@ pub(crate) struct Advised {
     hint: String,
     #[source]
     cause: Option<Box<dyn Error + Send + Sync>>,
+    /// Exit code of the program that ends by it.
+    code: u8,
 }
 
 impl Advised {
@@ -129,7 +131,14 @@ impl Advised {
             what: what.into(),
             hint: hint.into(),
             cause: None,
+            code: NOT_DONE,
         }
+    }
+
+    /// The same, caused by the arguments alone.
+    pub(crate) fn of_input(mut self) -> Advised {
+        self.code = BAD_INPUT;
+        self
     }
 
     /// The same, with the error of the system or of the other side.
@@ -150,11 +159,7 @@ pub(crate) async fn connected(
         hint += &format!("; `{} {words}` needs no cluster", paste::program());
     }
     let connected = sublet_client::connect(kubeconfig).await;
-    connected.map_err(|error| Advised {
-        what: "cannot connect to the cluster".to_owned(),
-        hint,
-        cause: Some(error.into()),
-    })
+    connected.map_err(|error| Advised::new("cannot connect to the cluster", hint).caused_by(error))
 }
 
 /// Error that the API server or the way to it gave, with advice.
@@ -169,11 +174,7 @@ pub(crate) fn api_error(what: &str, error: kube::Error) -> Advised {
         kube::Error::Api(_) => "the API server's log may say why",
         _ => "is the API server of this kubeconfig's current context running and reachable?",
     };
-    Advised {
-        what: what.to_owned(),
-        hint: hint.to_owned(),
-        cause: Some(Box::new(error)),
-    }
+    Advised::new(what, hint).caused_by(error)
 }
 
 /// Text of an error for people: the failure, its cause, and advice if there is any.
@@ -194,6 +195,13 @@ pub fn error_text(error: &anyhow::Error) -> String {
     text
 }
 
+/// Exit code of a program that ends by this error.
+#[must_use]
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    let advised = error.chain().find_map(|e| e.downcast_ref::<Advised>());
+    advised.map_or(NOT_DONE, |advised| advised.code)
+}
+
 /// Prints an error to standard error.
 pub fn print_error(error: &anyhow::Error) {
     let mut stderr = io::stderr().lock();
@@ -206,15 +214,15 @@ mod tests {
 
     #[test]
     fn errors_say_what_why_and_what_to_do() {
-        let error = anyhow::Error::new(Advised {
-            what: "cannot list nodes".to_owned(),
-            hint: "try again".to_owned(),
-            cause: Some("connection refused".into()),
-        });
+        let advised = || Advised::new("cannot list nodes", "try again");
+        let error = anyhow::Error::new(advised().caused_by("connection refused"));
         assert_eq!(
             error_text(&error),
             "error: cannot list nodes\n  caused by: connection refused\nhint: try again\n"
         );
         assert_eq!(error_text(&anyhow::anyhow!("no")), "error: no\n");
+        assert_eq!(exit_code(&error), NOT_DONE);
+        assert_eq!(exit_code(&anyhow::anyhow!("no")), NOT_DONE);
+        assert_eq!(exit_code(&advised().of_input().into()), BAD_INPUT);
     }
 }

@@ -76,4 +76,6 @@ mod verdict;
 #[cfg(test)]
 mod vocabulary;
 
-pub use answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, print_error};
+pub use answer::{
+    Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, exit_code, print_error,
+};

@@ -58,7 +58,7 @@ pub struct Args {
 /// # Errors
 /// No such job, or the arbiter refuses.
 pub fn run(args: &Args) -> anyhow::Result<Answer> {
-    let machine = Machine::of(&args.machine);
+    let machine = Machine::of(&args.machine)?;
     let hint = format!("`{}` lists them", machine.command("ps"));
     let id = number(&args.job, &machine.snapshot()?).map_err(|what| Advised::new(what, hint))?;
     // At least one of them is there, as the arguments say; the last answer tells all limits.

@@ -2,6 +2,7 @@
 //! its GPUs, or a fake machine that a text describes. Finds folders and connects; it never starts
 //! anything (`run::arbiter` does).
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use sublet_arbiter::admin::{Client, ClientError, PROTOCOL, Reply, Request, Snapshot};
 use sublet_arbiter::{ArbiterError, Audience, Folder, REAL_MACHINE};
 use sublet_fakegpu::Spec;
+use sublet_fakegpu::machine::VARIABLE;
 
 use crate::answer::Advised;
 use crate::paste;
@@ -23,9 +25,31 @@ const OWN_FOLDER: &str = "SUBLET_RUNTIME_DIR can name another folder; it must be
 /// The argument that chooses the machine.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct MachineArgs {
+    // No variable of clap's: to clap one that is set is a flag, which conflicts with other flags.
     /// A fake driver in place of NVIDIA's, which runs no GPU code: `2x16GiB`, or an inventory file
-    #[arg(long, value_name = "SPEC", env = "SUBLET_FAKE_GPU", hide_env_values = true, value_parser = FakeGpu::read)]
-    pub fake_gpu: Option<FakeGpu>,
+    /// [default: that of the variable SUBLET_FAKE_GPU, if it is set]
+    #[arg(long, value_name = "SPEC", value_parser = FakeGpu::read)]
+    pub(crate) fake_gpu: Option<FakeGpu>,
+}
+
+impl MachineArgs {
+    /// The fake machine that is meant, if it is one. `set` is the value of the variable: without a
+    /// flag it decides, and nobody reads it who asks about something else.
+    fn fake(&self, set: Option<&OsStr>) -> Result<Option<FakeGpu>, Advised> {
+        let set = set.filter(|set| !set.is_empty());
+        match (&self.fake_gpu, set) {
+            (Some(typed), _) => Ok(Some(typed.clone())),
+            (None, None) => Ok(None),
+            (None, Some(set)) => {
+                let read = FakeGpu::read(&set.to_string_lossy());
+                read.map(Some).map_err(|cause| {
+                    let what = format!("the variable {VARIABLE} describes no fake machine");
+                    let hint = format!("`unset {VARIABLE}` is for this machine's own GPUs");
+                    Advised::new(what, hint).caused_by(cause).of_input()
+                })
+            }
+        }
+    }
 }
 
 /// A fake machine, as its description names it.
@@ -88,18 +112,21 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The machine of these arguments, for this user and environment.
-    pub(crate) fn of(args: &MachineArgs) -> Machine {
-        let fake = args.fake_gpu.clone();
+    ///
+    /// # Errors
+    /// The environment describes a fake machine that cannot be.
+    pub(crate) fn of(args: &MachineArgs) -> Result<Machine, Advised> {
+        let fake = args.fake(std::env::var_os(VARIABLE).as_deref())?;
         let usual = Folder::of(&machine_name(fake.as_ref()));
         // A relative folder would change its meaning for a program that changes its own folder.
-        match usual.path().parent().map(std::path::absolute) {
+        Ok(match usual.path().parent().map(std::path::absolute) {
             Some(Ok(base)) => Machine::below(&base, fake),
             _ => Machine {
                 folder: usual,
                 fake,
                 program: paste::program(),
             },
-        }
+        })
     }
 
     /// The machine below a run folder.
@@ -380,6 +407,28 @@ mod tests {
         assert!(error("0x16GiB").contains("between 1 and 16"));
         assert!(error("/nonexistent/gpus.yaml").contains("/nonexistent/gpus.yaml"));
         assert!(error("/").contains("is not the folder of a fake machine"));
+    }
+
+    #[test]
+    fn a_typed_flag_goes_before_the_variable() {
+        let typed = |text: &str| MachineArgs {
+            fake_gpu: Some(FakeGpu::read(text).unwrap()),
+        };
+        let fake = |args: &MachineArgs, set: Option<&str>| {
+            let fake = args.fake(set.map(OsStr::new));
+            fake.map(|fake| fake.map(|fake| fake.text().to_owned()))
+        };
+        let none = MachineArgs::default();
+        assert_eq!(fake(&none, None).unwrap(), None);
+        assert_eq!(fake(&none, Some("")).unwrap(), None);
+        assert_eq!(fake(&none, Some("1x1GiB")).unwrap().unwrap(), "1x1GiB");
+        let both = fake(&typed("2x1GiB"), Some("nonsense"));
+        assert_eq!(both.unwrap().unwrap(), "2x1GiB");
+        let error = fake(&none, Some("nonsense")).unwrap_err().into();
+        assert_eq!(crate::exit_code(&error), crate::BAD_INPUT);
+        let text = crate::error_text(&error);
+        assert!(text.contains("SUBLET_FAKE_GPU"), "{text}");
+        assert!(text.contains("caused by: `nonsense`"), "{text}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct Args {
 /// # Errors
 /// There is no arbiter and none can be started, or it cannot be talked to.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
-    let machine = Machine::of(&args.machine);
+    let machine = Machine::of(&args.machine)?;
     run::ensure_arbiter(&machine, carried)?;
     let mut snapshot = machine.snapshot()?;
     name_users(&mut snapshot);

@@ -95,7 +95,7 @@ pub fn run(
     time: TimeSharing,
     carried: Option<&'static Carried>,
 ) -> anyhow::Result<()> {
-    let machine = Machine::of(&args.machine);
+    let machine = Machine::of(&args.machine)?;
     if args.detached {
         return detach();
     }

@@ -6,10 +6,11 @@
 //!
 //! # Modules
 //! `main` parses arguments and starts an executor that suits the command. The name it is called by
-//! can stand for a subcommand (`kubectl-inspect-gpushare`). `carried` holds the libraries inside
-//! a release.
+//! can stand for a subcommand (`kubectl-inspect-gpushare`). `contradictions` refuses flags that clap
+//! lets pass. `carried` holds the libraries inside a release.
 
 mod carried;
+mod contradictions;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -17,10 +18,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sublet_cli::{
-    DONE, NOT_DONE, completion, explain, inspect, install, limit, plan, print_error, ps, queue,
-    quota, run, simulate, standalone, top,
+    Answer, BAD_INPUT, DONE, completion, exit_code, explain, inspect, install, limit, plan,
+    print_error, ps, queue, quota, run, simulate, standalone, top,
 };
 
 use carried::CARRIED;
@@ -99,9 +100,7 @@ EXAMPLES
     /// Run the agent of this node, or of this machine without a cluster
     #[command(
         mut_arg("node_name", |name| name.required(false).required_unless_present("standalone")),
-        mut_arg("nvml_library", |library| library.conflicts_with("standalone")),
-        mut_arg("inventory", |inventory| inventory.conflicts_with("standalone")),
-        mut_arg("allow_local_jobs", |allow| allow.conflicts_with("standalone")),
+        mut_arg("fake_gpu", |fake| fake.requires("standalone")),
         after_help = AGENT_HELP,
     )]
     Agent(AgentArgs),
@@ -137,14 +136,28 @@ fn main() -> ExitCode {
         call.answer(Cli::command());
         return ExitCode::SUCCESS;
     }
-    let cli = Cli::parse_from(arguments(std::env::args_os()));
+    let cli = match parse(arguments(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(told) => {
+            let _nobody_listens = told.print();
+            return ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(BAD_INPUT));
+        }
+    };
     match perform(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             print_error(&error);
-            ExitCode::from(NOT_DONE)
+            ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// Reads the arguments. The error may be the help that was asked for.
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    contradictions::refuse(&mut command, &matches)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// The arguments as if the program had been called `sublet`.

@@ -180,6 +180,107 @@ fn an_agent_is_a_node_s_or_a_machine_s() {
     assert!(errors.contains("cannot be used with"), "{errors}");
 }
 
+#[test]
+fn only_a_typed_fake_machine_conflicts() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |set: &str, arguments: &[&str]| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        command
+            .env("SUBLET_RUNTIME_DIR", folder.path())
+            .env("SUBLET_FAKE_GPU", set);
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let file = example("three-nodes.yaml");
+    for (elsewhere, missing) in [
+        (&["queue", "--cluster"][..], "cannot connect to the cluster"),
+        (&["top", "--node", "n1"], "cannot connect to the cluster"),
+        (
+            &[
+                "agent",
+                "--node-name",
+                "n1",
+                "--device-plugin-dir",
+                "/absent",
+            ],
+            "/absent",
+        ),
+    ] {
+        for set in ["2x16GiB", "nonsense"] {
+            let (code, errors) = check(set, elsewhere);
+            assert_eq!(code, Some(1), "{elsewhere:?}: {errors}");
+            assert!(errors.contains(missing), "{elsewhere:?}: {errors}");
+        }
+        let typed = [elsewhere, &["--fake-gpu", "2x16GiB"]].concat();
+        assert_eq!(check("", &typed).0, Some(2), "{typed:?}");
+    }
+    let (code, errors) = check("2x16GiB", &["queue", "-f", &file]);
+    assert_ne!(code, Some(2), "{errors}");
+    // It means something to those who ask about a machine.
+    let limit = ["limit", "1", "--memory", "1GiB"];
+    let (code, errors) = check("7x3GiB", &limit);
+    assert_eq!(code, Some(1));
+    let start = "error: no arbiter runs for the fake machine 7x3GiB, so ";
+    assert!(errors.starts_with(start), "{errors}");
+    let (code, errors) = check("nonsense", &limit);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("SUBLET_FAKE_GPU"), "{errors}");
+}
+
+#[test]
+fn flags_that_contradict_each_other_exit_with_2() {
+    let check = |arguments: &[&str], part: &str| {
+        let mut command = command(Path::new(SUBLET), arguments);
+        // Variables of a node's agent and of an extender contradict nothing.
+        let output = command.env("NODE_NAME", "n1").env("PORT", "1").output();
+        let output = output.unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.starts_with("error: "), "{errors}");
+        assert!(errors.contains(part), "{arguments:?}: {errors}");
+    };
+    let other = "cannot be used with";
+    check(&["agent", "--standalone", "--node-name", "n1"], other);
+    check(&["agent", "--standalone", "--memory-unit", "GiB"], other);
+    check(&["agent", "--standalone", "--isolation", "on"], other);
+    check(&["agent", "--isolation", "off", "--mps"], "'--mps");
+    check(&["agent", "--isolation=off", "--exclusive-slices"], other);
+    check(&["agent", "--fake-gpu", "1x1GiB"], "--standalone");
+    let listen = ["scheduler", "--listen", "127.0.0.1:9"];
+    check(&[&listen[..], &["--port", "8"]].concat(), "'--port <PORT>'");
+    let stand_in = [
+        "scheduler",
+        "--stand-in-for",
+        "127.0.0.1:9",
+        "--peer",
+        "a:1",
+    ];
+    check(
+        &[&stand_in[..], &["--replica-listen", "127.0.0.1:8"]].concat(),
+        other,
+    );
+    check(&["scheduler", "--peer", "a:1"], "--stand-in-for");
+    check(&["install", "--manifests", "--set", "a=b"], "hint: ");
+    check(
+        &["install", "--extender-port", "4000"],
+        "--patch-default-scheduler",
+    );
+    check(&["run", "--gpus", "2", "--device", "1", "true"], "names 1");
+    let compute = [
+        "run",
+        "--class",
+        "opportunistic",
+        "--compute",
+        "30%",
+        "true",
+    ];
+    check(&compute, "is promised no compute time");
+    // The variable alone goes with --listen: then there is no way to the cluster.
+    let mut alone = command(Path::new(SUBLET), &listen);
+    let alone = alone.env("PORT", "1").output().unwrap();
+    assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+}
+
 /// Words that bash offers for the last of these words, by the generated script.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \

@@ -4,10 +4,14 @@
 mod stage;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use stage::{SPEC, Stage, placed, result, text};
@@ -272,6 +276,67 @@ fn a_job_outlives_its_arbiter_and_tells_the_next_one() {
     assert_eq!(second.hears()["kind"], "closed");
 }
 
+/// The fake driver here does nothing, so this test says what that driver would.
+#[test]
+fn a_program_on_the_cuda_runtime_is_told_of_on_the_fake_driver() {
+    let stage = Stage::new();
+    let _arbiter = stage.arbiter();
+    let script = "echo ready; echo $SUBLET_FAKE_NOTICE; read line; exit 5";
+    let (mut child, mut output) = started(stage.run(&[], script).stdin(Stdio::piped()));
+    let mut place = String::new();
+    output.read_line(&mut place).unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.send_to(b"cuda-runtime", place.trim()).unwrap();
+    child.stdin.take().unwrap().write_all(b"it\n").unwrap();
+    let (code, _, errors) = result(&child.wait_with_output().unwrap());
+    assert_eq!(code, Some(5));
+    assert!(
+        errors.starts_with("sublet: CMD uses the CUDA runtime"),
+        "{errors}"
+    );
+    assert!(errors.contains("error 801"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(!std::path::Path::new(place.trim()).exists());
+
+    // On a terminal it is said while the program runs.
+    let (master, terminal) = pseudo_terminal();
+    let mut run = stage.run(&[], script);
+    let (mut child, mut output) = started(run.stdin(Stdio::piped()).stderr(terminal));
+    place.clear();
+    output.read_line(&mut place).unwrap();
+    socket.send_to(b"cuda-runtime", place.trim()).unwrap();
+    let limit = Timespec::try_from(stage::PATIENCE).unwrap();
+    let mut polled = [PollFd::new(&master, PollFlags::IN)];
+    assert_eq!(poll(&mut polled, Some(&limit)), Ok(1));
+    let mut line = String::new();
+    BufReader::new(master).read_line(&mut line).unwrap();
+    assert!(
+        line.starts_with("sublet: CMD uses the CUDA runtime"),
+        "{line}"
+    );
+    child.stdin.take().unwrap().write_all(b"it\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn a_container_is_told_to_leave_the_job() {
+    let stage = Stage::new();
+    let _arbiter = stage.arbiter();
+    let docker = stage.path().join("docker");
+    std::os::unix::fs::symlink("/bin/true", &docker).unwrap();
+    let docker = docker.to_str().unwrap();
+    let check = |words: &[&str]| {
+        let mut run = stage.sublet(&["run", "--fake-gpu", SPEC, "--", docker]);
+        let (code, _, errors) = result(&run.args(words).output().unwrap());
+        assert_eq!(code, Some(0), "{errors}");
+        errors
+    };
+    let errors = check(&["run", "--gpus", "all", "image"]);
+    let start = "sublet: the container that docker starts leaves the job";
+    assert!(errors.starts_with(start), "{errors}");
+    assert_eq!(check(&["ps"]), "");
+}
+
 #[test]
 fn processes_that_outlive_the_command_do_not_hold_it() {
     let stage = Stage::new();
@@ -287,22 +352,27 @@ fn processes_that_outlive_the_command_do_not_hold_it() {
     kill_process(left, Signal::KILL).unwrap();
 }
 
+/// A terminal that nobody has, and the other end of it.
+fn pseudo_terminal() -> (std::fs::File, std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let mut terminal = std::fs::File::options();
+    terminal.read(true).write(true);
+    terminal.custom_flags(OFlags::NOCTTY.bits().cast_signed());
+    let terminal = terminal.open(name.to_str().unwrap()).unwrap();
+    (std::fs::File::from(master), terminal)
+}
+
 /// `setsid --ctty` gives the terminal to the command, as a login does.
 #[test]
 fn the_interrupt_key_ends_the_command_and_then_us() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let stage = Stage::new();
     let arbiter = stage.arbiter();
     let check = |script: &str| {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let terminal = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap())
-            .unwrap();
+        let (mut master, terminal) = pseudo_terminal();
         let mut run = Stage::unburdened();
         stage.dress(&mut run);
         run.args(["setsid", "--ctty"])
@@ -311,7 +381,7 @@ fn the_interrupt_key_ends_the_command_and_then_us() {
             .stdin(terminal);
         let (child, output) = started(&mut run);
         assert_eq!(arbiter.hears()["kind"], "submit");
-        std::fs::File::from(master).write_all(b"\x03").unwrap();
+        master.write_all(b"\x03").unwrap();
         let closed = arbiter.hears();
         assert_eq!(closed["kind"], "closed");
         drop(output);

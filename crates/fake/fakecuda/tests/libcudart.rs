@@ -8,10 +8,12 @@
 //! answered, and the devices are described. Should a version not ask, or the fake answer one day,
 //! the rest of the test runs by itself.
 
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sublet_driver_api::CUDA;
+use sublet_fakegpu::notice;
 use sublet_script::{Calls, compile};
 
 const LIBCUDART: &str = "SUBLET_TEST_LIBCUDART";
@@ -94,6 +96,30 @@ fn every_declared_function_is_exported_and_callable() {
     assert_ne!(address("old"), address("new"));
     assert_eq!(address("newest"), address("unsigned"));
     assert_eq!(address("twin"), address("both"));
+}
+
+#[test]
+fn a_program_s_starter_hears_that_the_cuda_runtime_is_not_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("notices");
+    let listener = UnixDatagram::bind(&place).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut heard = [0; 64];
+    let mut command = program(&library(), folder.path());
+    let mut calls = Calls::start(command.env(notice::VARIABLE, &place)).unwrap();
+    // A table that is there, then twice the test of the driver's integrity.
+    let table = |id: &str| format!("cuGetExportTable &table bytes:{id}");
+    let given = table("c693336e1121df11a8c368f355d89593");
+    assert_eq!(calls.call(&given).unwrap(), "0");
+    assert!(listener.recv(&mut heard).is_err());
+    let refused = table("d4082055bde6704b8d34ba123c66e1f2");
+    for _ in 0..2 {
+        assert_eq!(calls.call(&refused).unwrap(), NOT_SUPPORTED);
+    }
+    calls.end().unwrap();
+    let length = listener.recv(&mut heard).unwrap();
+    assert_eq!(&heard[..length], notice::CUDA_RUNTIME);
+    assert!(listener.recv(&mut heard).is_err(), "it was said twice");
 }
 
 #[test]

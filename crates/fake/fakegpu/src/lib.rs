@@ -13,7 +13,8 @@
 //! `cuda` have the same folders: context, device, graph, memory, module, sharing, stream.
 //! `cuda/features` lists what is there and what is refused; the guide's table
 //! (`docs/guide/fake-driver.md`) is made from it. It runs no GPU code. The CUDA runtime
-//! goes as far as its check that the driver is NVIDIA's own, which the fake does not pass.
+//! goes as far as its check that the driver is NVIDIA's own, which the fake does not pass; `notice`
+//! tells the process that has started the program.
 #![expect(
     unsafe_code,
     reason = "stands in for a C library: raw pointers are its interface, mappings its memory"
@@ -27,6 +28,7 @@ mod driver;
 mod fault;
 mod function_pointer;
 pub mod machine;
+pub mod notice;
 pub mod nvml;
 mod product;
 pub mod spec;

@@ -91,7 +91,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     patch_default_scheduler: bool,
     /// The extender's port on the node's loopback, with --patch-default-scheduler
-    #[arg(long, value_name = "PORT", default_value_t = static_pod::EXTENDER_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = static_pod::EXTENDER_PORT,
+          requires = "patch_default_scheduler")]
     extender_port: u16,
     /// Time limit for the workloads to get ready, in seconds; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -122,6 +123,7 @@ impl Args {
                         paste::program()
                     ),
                 )
+                .of_input()
                 .into());
             }
             manifests::rendered()

@@ -134,7 +134,7 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Ans
         return Ok(no_cluster_meant(file, args.file.is_empty()));
     }
     if args.file.is_empty() {
-        return line::show(&Machine::of(&args.machine), args.output, carried);
+        return line::show(&Machine::of(&args.machine)?, args.output, carried);
     }
     let shown = Shown::All { places: false };
     answer(Input::of_files(&args.file), &args.scope, args.output, shown)

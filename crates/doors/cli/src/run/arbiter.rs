@@ -272,7 +272,8 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
         settings::MODE,
         settings::DRIVER_CUDA,
         settings::DRIVER_NVML,
-        "SUBLET_FAKE_GPU",
+        sublet_fakegpu::machine::VARIABLE,
+        sublet_fakegpu::notice::VARIABLE,
         "LD_PRELOAD",
     ] {
         command.env_remove(name);

@@ -52,7 +52,10 @@ top` show all jobs, `sublet limit` changes one.
 THE FAKE DRIVER (--fake-gpu) runs no GPU code: memory, streams, events, graphs and NVML work,
 and a kernel takes time and computes nothing. Programs on the driver API run on it. Programs
 on the CUDA runtime (PyTorch, TensorFlow, what nvcc builds) fail at their first call, with
-error 801. 8x80GiB,name=NVIDIA H100 names the GPUs.
+error 801; `sublet run` then says so. 8x80GiB,name=NVIDIA H100 names the GPUs.
+
+A CONTAINER that CMD starts (docker, podman, nerdctl) leaves the job: its programs have neither
+the job's part nor its limits.
 
 EXIT CODES
   of CMD             128+n if signal n ended it
@@ -149,7 +152,7 @@ pub(super) fn cards(text: &str) -> Result<Cards, String> {
         let is_digit = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
         start.eq_ignore_ascii_case(UUID_START) && !rest.is_empty() && rest.bytes().all(is_digit)
     };
-    for name in &names {
+    for (at, name) in names.iter().enumerate() {
         if name.is_empty() {
             return Err("a GPU without a name; write `0`, `0,2` or a UUID".to_owned());
         }
@@ -157,6 +160,9 @@ pub(super) fn cards(text: &str) -> Result<Cards, String> {
             return Err(format!(
                 "`{name}` is neither a number nor a UUID; `nvidia-smi -L` shows both"
             ));
+        }
+        if names[..at].iter().any(|it| it.eq_ignore_ascii_case(name)) {
+            return Err(format!("`{name}` is named twice"));
         }
     }
     Ok(Cards(names))

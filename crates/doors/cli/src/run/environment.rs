@@ -28,6 +28,8 @@ pub(super) struct JobEnvironment<'a> {
     pub(super) driver: (&'a Path, &'a Path),
     /// The fake machine's folder.
     pub(super) fake: Option<&'a Path>,
+    /// The socket for its driver's notices.
+    pub(super) notices: Option<&'a Path>,
     /// Earlier value of `LD_PRELOAD`.
     pub(super) preload: Option<&'a OsStr>,
 }
@@ -57,6 +59,9 @@ pub(super) fn environment(given: &JobEnvironment) -> Vec<(&'static str, OsString
     }
     if let Some(machine) = given.fake {
         set.push((sublet_fakegpu::machine::VARIABLE, machine.into()));
+    }
+    if let Some(place) = given.notices {
+        set.push((sublet_fakegpu::notice::VARIABLE, place.into()));
     }
     set
 }
@@ -174,6 +179,7 @@ mod tests {
             interposer: &interposer,
             driver: (Path::new("/d/libcuda.so.1"), Path::new("/d/nvml")),
             fake,
+            notices: fake.map(|_| Path::new("/m/notice-1")),
             preload: preload.map(OsStr::new),
         };
         let set = environment(&given);
@@ -201,7 +207,9 @@ mod tests {
              CUDA_VISIBLE_DEVICES=GPU-a,GPU-c\n"
         );
         let fake = check(Some(Path::new("/dev/shm/sublet-fake-0-1")), None);
-        assert!(fake.ends_with("\nSUBLET_FAKE_GPU=/dev/shm/sublet-fake-0-1\n"));
+        let machine = "SUBLET_FAKE_GPU=/dev/shm/sublet-fake-0-1";
+        let expected = format!("\n{machine}\nSUBLET_FAKE_NOTICE=/m/notice-1\n");
+        assert!(fake.ends_with(&expected), "{fake}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::Args;
 use super::job_connection::JobConnection;
 use super::supervise::Ending;
 use crate::jobs::{duration, mib, size};
+use crate::machine::{FakeGpu, Machine};
 use crate::paste;
 
 /// Variables that decide which cards a command may use. The hint repeats them before the command if
@@ -20,12 +21,15 @@ const VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 pub(super) fn after(
     ending: Ending,
     args: &Args,
+    machine: &Machine,
     connection: &mut JobConnection<'_>,
     mut say: impl FnMut(&str),
 ) {
     if may_explain(ending)
         && let Some((id, snapshot)) = connection.snapshot()
-        && let Some(line) = line(&snapshot, id, args, |name| std::env::var_os(name))
+        && let Some(line) = line(&snapshot, id, args, machine.fake.as_ref(), |name| {
+            std::env::var_os(name)
+        })
     {
         say(&line);
     }
@@ -49,12 +53,13 @@ struct LastRefusal<'a> {
     most_mib: u64,
 }
 
-/// The line, if job `id` was refused something at its limit. `set` returns the earlier value of a
-/// variable.
+/// The line, if job `id` was refused something at its limit. `fake` is the machine if it is a fake
+/// one; `set` returns the earlier value of a variable.
 fn line(
     snapshot: &Snapshot,
     id: u64,
     args: &Args,
+    fake: Option<&FakeGpu>,
     set: impl Fn(&str) -> Option<OsString>,
 ) -> Option<String> {
     let job = snapshot.tenants.iter().find(|job| job.id == Some(id))?;
@@ -70,7 +75,7 @@ fn line(
     if wanted <= refused.limit_mib {
         return Some(format!("{told}, which is all there is"));
     }
-    let more = again(args, refused.gpu.is_some(), wanted, set);
+    let more = again(args, fake, refused.gpu.is_some(), wanted, set);
     Some(format!("{told}; for more: {more}"))
 }
 
@@ -106,6 +111,7 @@ fn last<'a>(snapshot: &Snapshot, job: &'a TenantRow) -> Option<LastRefusal<'a>> 
 /// The same command with so much more memory.
 fn again(
     args: &Args,
+    fake: Option<&FakeGpu>,
     of_cards: bool,
     wanted_mib: u64,
     set: impl Fn(&str) -> Option<OsString>,
@@ -118,7 +124,6 @@ fn again(
     };
     let wanted = Some(format!("{wanted_mib}MiB"));
     let without_gap = |amount: &Option<String>| Some(amount.as_ref()?.replace(' ', ""));
-    let fake = args.machine.fake_gpu.as_ref();
     flag("--fake-gpu", fake.map(|fake| fake.text().to_owned()));
     if of_cards {
         flag("--memory", wanted);
@@ -166,7 +171,9 @@ mod tests {
             let (_, value) = set.iter().find(|(set, _)| *set == name)?;
             Some(OsString::from(value))
         };
-        let line = line(snapshot, 1, &args(words), value).unwrap_or_default();
+        let args = args(words);
+        let fake = args.machine.fake_gpu.as_ref();
+        let line = line(snapshot, 1, &args, fake, value).unwrap_or_default();
         line.replace(&format!("{} run", paste::program()), "SUBLET run")
     }
 

@@ -5,19 +5,22 @@
 //! - `program`: the file of the command.
 //! - `setup`: the job's needs on this machine; with `libraries`, `driver` and `mounts`.
 //! - `request` and `visible_cards`: the request to the arbiter.
+//! - `containers`: a note about a CMD that leaves the job.
 //! - `arbiter`: the machine's arbiter, started if none runs.
 //! - `wait`: until there is a place; with `terminal` and `signals`.
 //! - `start`: the command in its place; with `environment`.
-//! - `supervise`: to the command's end; with `job_connection` and `memory_hint`.
+//! - `supervise`: to the command's end; with `job_connection`, `notices` and `memory_hint`.
 
 mod arbiter;
 pub(crate) mod args;
+mod containers;
 mod driver;
 mod environment;
 mod job_connection;
 pub(crate) mod libraries;
 mod memory_hint;
 mod mounts;
+mod notices;
 mod program;
 mod request;
 mod setup;
@@ -31,7 +34,7 @@ mod wait;
 pub use args::Args;
 pub use visible_cards::{VisibleCardsArgs, visible_cards};
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
 use sublet_arbiter::libraries::Carried;
@@ -39,6 +42,7 @@ use sublet_arbiter::libraries::Carried;
 use crate::answer::{Advised, print_error};
 use crate::machine::Machine;
 use job_connection::JobConnection;
+use notices::Notices;
 use setup::Setup;
 use signals::Signals;
 use start::Failure;
@@ -74,13 +78,15 @@ pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<u8>
 
 /// A job from its arguments to its end.
 fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Failure> {
+    request::refuse_contradiction(args)?;
     let program = program::of(&args.command)?;
-    let machine = Machine::of(&args.machine);
+    let machine = Machine::of(&args.machine)?;
     let setup = Setup::find(&machine, carried)?;
-    setup
-        .refuse_if_told_otherwise()
-        .map_err(anyhow::Error::from)?;
+    setup.refuse_if_told_otherwise()?;
     let submit = request::complete(args, &setup, say)?;
+    containers::note(&args.command)
+        .iter()
+        .for_each(|note| say(note));
     // Before signals are caught: until there is a place to leave, Ctrl-C may simply end us.
     drop(arbiter::open(&machine, &setup.launch)?);
     let mut signals = Signals::listen().context("cannot catch signals")?;
@@ -88,10 +94,12 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
         Waited::Placed(job) => *job,
         Waited::Left(signal) => return Ok(Ending::before_start(signal)),
     };
-    let child = start::start(args, &program, &setup, &job)?;
+    let mut notices = Notices::listen(setup.fake.as_deref(), std::io::stderr().is_terminal());
+    let child = start::start(args, &program, &setup, &job, &notices)?;
     let mut connection = JobConnection::new(&machine, &setup.launch, job);
-    let ending = supervise::follow(child, &mut signals, &mut connection, say)?;
-    memory_hint::after(ending, args, &mut connection, say);
+    let ending = supervise::follow(child, &mut signals, &mut connection, &mut notices, say)?;
+    notices.last().into_iter().for_each(say);
+    memory_hint::after(ending, args, &machine, &mut connection, say);
     Ok(ending)
 }
 

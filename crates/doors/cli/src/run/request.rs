@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use sublet_arbiter::admin::{Class, Mode, Placed, PlacedGpu, Submit, is_name_of};
+use sublet_arbiter::admin::{Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_compute};
+use sublet_model::Milli;
+use sublet_share::JobRefusal;
 
 use super::args::{Args, Cards, NAME_MAX};
 use super::setup::Setup;
@@ -50,6 +52,33 @@ pub(super) fn check(submit: &Submit, placed: &Placed) -> Result<(), Advised> {
         ));
     }
     Ok(())
+}
+
+/// Refuses flags that contradict each other. No machine could serve them, so none is asked.
+///
+/// # Errors
+/// More cards are asked than are named, or a promise for a job of the class that has none.
+pub(super) fn refuse_contradiction(args: &Args) -> Result<(), Advised> {
+    if let Some(Cards(names)) = &args.allowed_gpus
+        && names.len() < args.gpus as usize
+    {
+        let (asked, named) = (args.gpus, names.len());
+        return Err(Advised::new(
+            format!("{asked} GPUs asked with --gpus, but --allowed-gpus names {named}"),
+            "name as many or more, or ask for fewer",
+        )
+        .of_input());
+    }
+    let compute = args.compute.as_deref().map(parse_compute);
+    let promised = compute.and_then(Result::ok).map(|range| range.request());
+    match promised {
+        Some(asked) if asked > Milli::ZERO && args.class == Class::Opportunistic => {
+            let refusal = JobRefusal::Opportunistic { asked };
+            let hint = refusal.hint().unwrap_or_default();
+            Err(Advised::new(refusal.to_string(), hint).of_input())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The request, with the cards that `CUDA_VISIBLE_DEVICES` leaves if none were named. `say` gets
@@ -116,13 +145,16 @@ mod tests {
 
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Submit, String> {
+    fn args(words: &[&str]) -> Result<Args, String> {
         let command = Args::augment_args(Command::new("run").no_binary_name(true));
         let matches = command.try_get_matches_from(words);
         matches
             .and_then(|matches| Args::from_arg_matches(&matches))
-            .map(|args| submit(&args))
             .map_err(|error| error.to_string())
+    }
+
+    fn parse(words: &[&str]) -> Result<Submit, String> {
+        args(words).map(|args| submit(&args))
     }
 
     #[test]
@@ -190,6 +222,8 @@ mod tests {
             ("0x1", "`0x1` is neither"),
             ("MIG-ab", "`MIG-ab` is neither"),
             ("GPU-xyz", "`GPU-xyz` is neither"),
+            ("1,0,1", "`1` is named twice"),
+            ("GPU-ab,gpu-AB", "`gpu-AB` is named twice"),
             ("ü", "`ü` is neither"),
         ] {
             refused(&["--allowed-gpus", device, "--", "a"], why);
@@ -210,6 +244,36 @@ mod tests {
         refused(&["--name", "12", "--", "a"], "not a number");
         refused(&["--name", "a\nb", "--", "a"], "control");
         refused(&["--memori", "4GiB", "--", "a"], "--memory");
+    }
+
+    #[test]
+    fn flags_that_contradict_each_other_are_wrong_arguments() {
+        let check = |words: &str| {
+            let words: Vec<&str> = words.split(' ').collect();
+            refuse_contradiction(&args(&words).unwrap()).map_err(|error| {
+                let error = error.into();
+                assert_eq!(crate::exit_code(&error), crate::BAD_INPUT);
+                crate::error_text(&error)
+            })
+        };
+        for (words, part) in [
+            ("--gpus 2 --allowed-gpus 1 a", "--allowed-gpus names 1"),
+            (
+                "--class opportunistic --compute 30% a",
+                "an opportunistic job is promised no compute time, and 30 % is asked\nhint: ",
+            ),
+        ] {
+            let error = check(words).unwrap_err();
+            assert!(error.contains(part), "{words}: {error}");
+        }
+        for good in [
+            "--gpus 2 --allowed-gpus 1,0,3 a",
+            "--gpus 2 a",
+            "--class opportunistic --compute 0%..30% a",
+            "--class guaranteed --compute 30% a",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
     }
 
     #[test]

@@ -10,16 +10,19 @@ use rustix::process::Pid;
 
 use super::args::Args;
 use super::environment::{JobEnvironment, environment};
+use super::notices::Notices;
 use super::program::ProgramError;
 use super::setup::Setup;
 use super::wait::PlacedJob;
+use crate::answer::Advised;
 
-/// Starts the command from the file `program`.
+/// Starts the command from the file `program`; the fake driver's notices go to `notices`.
 pub(super) fn start(
     args: &Args,
     program: &Path,
     setup: &Setup,
     job: &PlacedJob,
+    notices: &Notices,
 ) -> Result<Pid, Failure> {
     // Whatever the command starts stays below us, by which the arbiter knows the job.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -32,6 +35,7 @@ pub(super) fn start(
         interposer: &setup.interposer,
         driver: (cuda, nvml),
         fake: setup.fake.as_deref(),
+        notices: notices.place(),
         preload: preload.as_deref(),
     };
     let kept = setup.mounts.real.as_ref().unwrap_or(&setup.driver);
@@ -77,6 +81,12 @@ pub(super) enum Failure {
 impl From<ProgramError> for Failure {
     fn from(error: ProgramError) -> Failure {
         Failure::Program(error)
+    }
+}
+
+impl From<Advised> for Failure {
+    fn from(error: Advised) -> Failure {
+        Failure::Other(error.into())
     }
 }
 

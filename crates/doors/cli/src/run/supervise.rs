@@ -1,6 +1,6 @@
 //! From the start of CMD to its end: passes on signals, follows its stops, keeps the job's
-//! connection, and leaves the terminal as it was. Every process that CMD leaves behind is waited
-//! for here (we are its subreaper), none is killed.
+//! connection, tells of notices, and leaves the terminal as it was. Every process that CMD leaves
+//! behind is waited for here (we are its subreaper), none is killed.
 
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr}
 use signal_hook::consts::{SIGCONT, SIGINT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use super::job_connection::JobConnection;
+use super::notices::Notices;
 use super::signals::{Arrived, Signals, send};
 
 /// End of CMD.
@@ -72,6 +73,7 @@ pub(super) fn follow(
     child: Pid,
     signals: &mut Signals,
     connection: &mut JobConnection<'_>,
+    notices: &mut Notices,
     mut say: impl FnMut(&str),
 ) -> anyhow::Result<Ending> {
     let terminal = Terminal::now();
@@ -107,7 +109,10 @@ pub(super) fn follow(
         if let Some(news) = connection.serve(Instant::now()) {
             say(&news);
         }
-        wait(signals, connection);
+        if let Some(line) = notices.serve() {
+            say(line);
+        }
+        wait(signals, connection, notices);
     }
 }
 
@@ -130,8 +135,9 @@ fn changes(child: Pid) -> anyhow::Result<Change> {
     }
 }
 
-/// Waits for a signal, a word of the arbiter, or the time to look for one.
-fn wait(signals: &Signals, connection: &JobConnection<'_>) {
+/// Waits for a signal, a word of the arbiter or of the fake driver, or the time to look for an
+/// arbiter.
+fn wait(signals: &Signals, connection: &JobConnection<'_>, notices: &Notices) {
     let limit = connection.wake_at().map(|at| {
         let left = at.saturating_duration_since(Instant::now());
         Timespec {
@@ -140,11 +146,8 @@ fn wait(signals: &Signals, connection: &JobConnection<'_>) {
         }
     });
     let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
-    fds.extend(
-        connection
-            .fd()
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-    );
+    let others = connection.fd().into_iter().chain(notices.fd());
+    fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // A signal's handler interrupts it, and its byte is read in the next round.
     let _interrupted = poll(&mut fds, limit.as_ref());
 }

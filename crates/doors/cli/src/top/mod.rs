@@ -71,7 +71,7 @@ impl Args {
 /// # Errors
 /// There is no arbiter and none can be started, or it cannot be talked to.
 pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
-    let machine = Machine::of(&args.machine);
+    let machine = Machine::of(&args.machine)?;
     run::ensure_arbiter(&machine, carried)?;
     let is_live = args.output == Format::Table
         && !args.once

@@ -84,6 +84,7 @@ impl Stage {
             "LD_PRELOAD",
             "LD_LIBRARY_PATH",
             "SUBLET_FAKE_GPU",
+            "SUBLET_FAKE_NOTICE",
             "CUDA_VISIBLE_DEVICES",
         ] {
             command.env_remove(name);

@@ -15,7 +15,7 @@ use crate::cuda::{Handle, functions, guard};
 use crate::driver::Session;
 use crate::driver::context::top;
 use crate::driver::result::{Answer, Code};
-use crate::trace;
+use crate::{notice, trace};
 
 /// Table for the CUDA runtime itself: a device's primary context without retaining it.
 const LIBCUDART: [u8; 16] = [
@@ -108,6 +108,7 @@ functions! {
             // Success without a table would make the program jump to nowhere.
             REFUSED => {
                 trace::note("the CUDA runtime's test of the driver's integrity is not answered");
+                notice::cuda_runtime();
                 return Err(Code::NOT_SUPPORTED);
             }
             _ => return Err(Code::NOT_SUPPORTED),

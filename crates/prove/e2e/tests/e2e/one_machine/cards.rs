@@ -271,12 +271,12 @@ const TOO_LITTLE: &[(Option<&str>, &str, i32, &str)] = &[
         1,
         "there is no GPU `GPU-123`",
     ),
-    (None, "--allowed-gpus 1,1", 1, "GPU 1 is named twice"),
+    (None, "--allowed-gpus 1,1", 2, "`1` is named twice"),
     (
         None,
         "--allowed-gpus 1 --gpus 2",
-        1,
-        "2 GPUs asked, but only GPU 1 is named",
+        2,
+        "2 GPUs asked with --gpus, but --allowed-gpus names 1",
     ),
     (
         None,
