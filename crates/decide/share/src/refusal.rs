@@ -204,6 +204,9 @@ impl JobRefusal {
             JobRefusal::Promised { .. } | JobRefusal::PromisedCompute { .. } => {
                 Some("change what the pod asks for")
             }
+            JobRefusal::NotPlaced(_) => {
+                Some("change its limits when it runs; `sublet queue` shows what it waits for")
+            }
             _ => None,
         }
     }
@@ -395,6 +398,30 @@ impl JobRefusal {
                 note(f, *kept, *sick)
             }
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_fits_the_cause() {
+        let asked = Milli::WHOLE;
+        for (refusal, part) in [
+            (JobRefusal::NotPlaced(JobId(1)), Some("`sublet queue`")),
+            (JobRefusal::Inside(JobId(1)), Some("outside of the job")),
+            (JobRefusal::Opportunistic { asked }, Some("`0%..30%`")),
+            (JobRefusal::Clustered, Some("as a pod")),
+            // To wait, or to ask for less, which the command says.
+            (JobRefusal::Behind { waiting: 1 }, None),
+            (JobRefusal::Nothing, None),
+        ] {
+            let hint = refusal.hint();
+            assert_eq!(hint.is_some(), part.is_some(), "{refusal}: {hint:?}");
+            let has = hint.unwrap_or_default().contains(part.unwrap_or_default());
+            assert!(has, "{refusal}: {hint:?}");
         }
     }
 }

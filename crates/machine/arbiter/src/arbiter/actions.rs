@@ -338,12 +338,12 @@ impl Arbiter {
     }
 
     /// Tells a waiting job that it gets nothing.
-    pub(super) fn refuse_waiting(&mut self, job: JobId, reason: &str) {
+    pub(super) fn refuse_waiting(&mut self, job: JobId, reason: &str, hint: &str) {
         self.counters.refused += 1;
         let refused = Reply::Refused {
             reason: reason.to_owned(),
             is_final: true,
-            hint: None,
+            hint: Some(hint.to_owned()),
         };
         self.tell_job(job, &refused);
     }

@@ -7,7 +7,8 @@ use sublet_share::{Ancestry, Event, JobId, JobRefusal, Pid, UserId};
 
 use super::Arbiter;
 use super::admin_connections::{Line, Watch};
-use super::job_request::{ask_of, is_operator};
+use super::identity::BY_ROOT;
+use super::job_request::{Objection, ask_of, objection};
 use super::jobs::Root;
 use super::sources::Source;
 use crate::admin::{PROTOCOL, Reply, Request, Submit, parse_amount, parse_compute};
@@ -21,6 +22,12 @@ const REQUESTS_A_TURN: usize = 4;
 /// In practice the numbers never run out.
 pub(super) const NO_NUMBER_LEFT: &str =
     "every number that a job can have is used up; the arbiter needs a folder of its own anew";
+
+/// Remedy where MPS holds programs to what they were told at their start.
+const BY_MPS: &str = "end the job, and start it again with other limits";
+
+/// Remedy where the system lets the arbiter watch no more.
+const FULL: &str = "try again when one of the jobs has ended";
 
 /// Maximum number of jobs of one user that may wait: each event looks through the queue, and
 /// each answer to `top` says for each of them what it waits for.
@@ -97,8 +104,13 @@ impl Arbiter {
             // What follows changes something.
             _ => match self.machine.permits_change(pid, self.ancestry(pid)) {
                 Err(reason) => self.tell(key, &refused(&reason)),
-                Ok(()) => match self.why_not(user, &request) {
-                    Some(why) => self.refuse(key, &why),
+                Ok(()) => match self.objection_to(user, &request) {
+                    Some((why, hint)) => match request {
+                        Request::Submit(_) | Request::Resume { .. } => {
+                            self.refuse_line(key, &why, hint);
+                        }
+                        _ => self.refuse(key, &why, hint),
+                    },
                     None => self.take_change(key, user, request),
                 },
             },
@@ -123,25 +135,9 @@ impl Arbiter {
         }
     }
 
-    /// Returns the reason why a user who is not the operator may not make this request.
-    fn why_not(&self, user: UserId, request: &Request) -> Option<String> {
-        if is_operator(user) {
-            return None;
-        }
-        match *request {
-            Request::Limit { id, .. }
-            | Request::LimitPinned { id, .. }
-            | Request::LimitCompute { id, .. } => {
-                let owner = self.machine.job(JobId(id))?.ask.user;
-                (owner != Some(user)).then(|| format!("job {id} is not yours"))
-            }
-            // Who brings a job back passes the line.
-            Request::Resume { .. } if self.lifetime.is_settled() => {
-                Some("the time in which jobs of before come back is over".to_owned())
-            }
-            Request::Shutdown => Some("the arbiter serves others too".to_owned()),
-            _ => None,
-        }
+    fn objection_to(&self, user: UserId, request: &Request) -> Option<Objection> {
+        let owner = |job| Some(self.machine.job(job)?.ask.user);
+        objection(user, request, owner, self.lifetime.is_settled())
     }
 
     fn take_change(&mut self, key: Key, user: UserId, request: Request) {
@@ -150,11 +146,11 @@ impl Arbiter {
             Request::Submit(submit) => self.submit(key, user, &submit),
             Request::Resume { id } => self.resume(key, user, JobId(id)),
             Request::Limit { id, memory } => match parse_amount(&memory) {
-                Err(error) => self.refuse(key, &error.to_string()),
+                Err(error) => self.refuse(key, &error.to_string(), None),
                 Ok(memory) => {
                     let job = JobId(id);
                     if let Some(why) = self.mps_keeps_memory(job, memory) {
-                        return self.refuse(key, &why);
+                        return self.refuse(key, &why, Some(BY_MPS));
                     }
                     self.apply_for(Some(key), Event::LimitAsked { job, memory });
                     // Read after the limit holds: now it is known whether the job is over.
@@ -162,18 +158,18 @@ impl Arbiter {
                 }
             },
             Request::LimitPinned { id, memory } => match parse_size(&memory) {
-                Err(error) => self.refuse(key, &error.to_string()),
+                Err(error) => self.refuse(key, &error.to_string(), None),
                 Ok(memory) => {
                     let job = JobId(id);
                     self.apply_for(Some(key), Event::PinnedLimitAsked { job, memory });
                 }
             },
             Request::LimitCompute { id, compute } => match parse_compute(&compute) {
-                Err(error) => self.refuse(key, &error.to_string()),
+                Err(error) => self.refuse(key, &error.to_string(), None),
                 Ok(compute) => {
                     let job = JobId(id);
                     if let Some(why) = self.mps_keeps_compute(job, compute) {
-                        return self.refuse(key, &why);
+                        return self.refuse(key, &why, Some(BY_MPS));
                     }
                     self.apply_for(Some(key), Event::ComputeAsked { job, compute });
                 }
@@ -184,7 +180,7 @@ impl Arbiter {
             }
             Request::Shutdown => {
                 let n = self.machine.jobs().count();
-                self.refuse(key, &format!("{n} jobs are running or waiting"));
+                self.refuse(key, &format!("{n} jobs are running or waiting"), None);
             }
         }
     }
@@ -200,29 +196,31 @@ impl Arbiter {
         }
     }
 
-    fn refuse(&mut self, key: Key, reason: &str) {
+    /// Refuses for good. `hint` is the remedy, if it is not to ask for less.
+    fn refuse(&mut self, key: Key, reason: &str, hint: Option<&'static str>) {
         let refused = Reply::Refused {
             reason: reason.to_owned(),
             is_final: true,
-            hint: None,
+            hint: hint.map(str::to_owned),
         };
         self.tell(key, &refused);
     }
 
     fn submit(&mut self, key: Key, user: UserId, submit: &Submit) {
         if let Some(why) = self.identity.outranked() {
-            return self.refuse_line(key, &why);
+            return self.refuse_line(key, &why, Some(BY_ROOT));
         }
         let ask = match ask_of(submit, user, self.machine.inventory()) {
             Ok(ask) => ask,
-            Err(reason) => return self.refuse_line(key, &reason),
+            Err(reason) => return self.refuse_line(key, &reason, None),
         };
         if self.machine.waiting_of(user) >= WAITING_MAX {
             let why = format!("{WAITING_MAX} jobs of user {user} wait already");
-            return self.refuse_line(key, &why);
+            let hint = "submit more when some of them have started";
+            return self.refuse_line(key, &why, Some(hint));
         }
         let Some(job) = self.identity.next_job() else {
-            return self.refuse_line(key, NO_NUMBER_LEFT);
+            return self.refuse_line(key, NO_NUMBER_LEFT, None);
         };
         let pages = JobPages::new(job.0, submit.mode, false);
         if self.add_root(key, job, pages) {
@@ -238,16 +236,20 @@ impl Arbiter {
             return false;
         };
         let Some(pidfd) = connection.pidfd.take() else {
-            self.refuse_line(key, "a connection is one job's life line");
+            self.refuse_line(key, "a connection is one job's life line", None);
             return false;
         };
         let Some(stamp) = stamp else {
-            self.refuse_line(key, "the arbiter cannot see the process that asks");
+            self.refuse_line(key, "the arbiter cannot see the process that asks", None);
             return false;
         };
         let source = Source::Root(job);
         let Ok(root_key) = self.sources.add(&pidfd, "a job's root", source) else {
-            self.refuse_line(key, "the arbiter cannot look after one more job");
+            self.refuse_line(
+                key,
+                "the arbiter cannot look after one more job",
+                Some(FULL),
+            );
             return false;
         };
         let root = Root::Run {
@@ -259,16 +261,16 @@ impl Arbiter {
         };
         if let Err(root) = self.jobs.insert(job, pages, root) {
             root.unwatch_process(&mut self.sources);
-            self.refuse_line(key, &format!("there is a job {job} already"));
+            self.refuse_line(key, &format!("there is a job {job} already"), None);
             return false;
         }
         self.admins.set_job(key, job);
         true
     }
 
-    pub(super) fn refuse_line(&mut self, key: Key, reason: &str) {
+    pub(super) fn refuse_line(&mut self, key: Key, reason: &str, hint: Option<&'static str>) {
         self.counters.refused += 1;
-        self.refuse(key, reason);
+        self.refuse(key, reason, hint);
         self.close_admin(key);
     }
 

@@ -10,6 +10,10 @@ use super::Arbiter;
 use crate::host_lock::HostLock;
 use crate::lock::{Lock, LockRecord};
 
+/// Remedy where root's arbiter has come for the cards.
+pub(super) const BY_ROOT: &str = "end the jobs of this arbiter: then root's serves you, if it was \
+                                  started with --shared";
+
 /// The data that make it the only arbiter, and one in a row.
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -90,7 +94,7 @@ impl Arbiter {
         // The last one first, so that none gets the place of the one before it.
         waiting.sort_unstable_by(|one, other| other.cmp(one));
         for (_, job) in waiting {
-            self.refuse_waiting(job, &why);
+            self.refuse_waiting(job, &why, BY_ROOT);
             self.apply(Event::Left(job));
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use sublet_abi::MAX_DEVICES;
 use sublet_model::{Count, Gpu, Inventory, parse_size};
-use sublet_share::{Amount, ComputeRange, JobAsk, UserId};
+use sublet_share::{Amount, ComputeRange, JobAsk, JobId, UserId};
 
-use crate::admin::{Submit, is_name_of, parse_amount, parse_compute};
+use crate::admin::{Request, Submit, is_name_of, parse_amount, parse_compute};
 
 /// The longest name of a job.
 const NAME_MAX: usize = 128;
@@ -26,13 +26,6 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
     if submit.name.len() > NAME_MAX || submit.name.contains(bad) {
         return Err(format!(
             "a job's name has at most {NAME_MAX} characters and none that a terminal acts on"
-        ));
-    }
-    if submit.priority > 0 && !is_operator(user) {
-        return Err(format!(
-            "priority {} is above 0, which is for root and the arbiter's own user; below 0 a job \
-             gives way to others",
-            submit.priority
         ));
     }
     let cards = submit.cards.as_ref().map(|names| cards_of(names, machine));
@@ -53,6 +46,46 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
         priority: submit.priority,
         may_wait: submit.wait,
     })
+}
+
+/// Words against a request, and the remedy if it is not to ask for less or to wait.
+pub(super) type Objection = (String, Option<&'static str>);
+
+/// Objection to a request of a user who is not the operator. `owner` tells whose a job is, and
+/// `is_settled` whether the time is over in which jobs come back after a restart.
+pub(super) fn objection(
+    user: UserId,
+    request: &Request,
+    owner: impl Fn(JobId) -> Option<Option<UserId>>,
+    is_settled: bool,
+) -> Option<Objection> {
+    if is_operator(user) {
+        return None;
+    }
+    match request {
+        Request::Submit(submit) if submit.priority > 0 => {
+            let why = format!(
+                "priority {} is above 0, which is for root and the arbiter's own user",
+                submit.priority
+            );
+            let hint = "leave out --priority, or choose 0 or less: below 0 a job gives way";
+            Some((why, Some(hint)))
+        }
+        Request::Limit { id, .. }
+        | Request::LimitPinned { id, .. }
+        | Request::LimitCompute { id, .. } => {
+            let hint = "its owner can change it, and so can root and the arbiter's own user";
+            let is_own = owner(JobId(*id))? == Some(user);
+            (!is_own).then(|| (format!("job {id} is not yours"), Some(hint)))
+        }
+        // Who brings a job back passes the line.
+        Request::Resume { .. } if is_settled => {
+            let why = "the time in which jobs of before come back is over";
+            Some((why.to_owned(), None))
+        }
+        Request::Shutdown => Some(("the arbiter serves others too".to_owned(), None)),
+        _ => None,
+    }
 }
 
 /// Checks whether a user may act on everyone's jobs: root, and the user of the arbiter.
@@ -143,19 +176,44 @@ mod tests {
     }
 
     /// The request of a command, as it comes over the socket.
-    fn asked(more: &str) -> Result<JobAsk, String> {
+    fn submit(more: &str) -> Result<Submit, String> {
         let text = format!(r#"{{"name": "a", "memory": "1GiB", "wait": true{more}}}"#);
-        let submit: Submit = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        ask_of(&submit, UserId(1000), &machine(&["GPU-aa01"]))
+        serde_json::from_str(&text).map_err(|error| error.to_string())
+    }
+
+    fn asked(more: &str) -> Result<JobAsk, String> {
+        ask_of(&submit(more)?, UserId(1000), &machine(&["GPU-aa01"]))
     }
 
     #[test]
-    fn only_the_operator_goes_before_others() {
-        let priority = |more: &str| asked(more).map(|ask| ask.priority);
-        assert_eq!(priority(r#", "priority": -5"#), Ok(-5));
-        let error = priority(r#", "priority": 1"#).unwrap_err();
-        assert!(error.starts_with("priority 1 is above 0"), "{error}");
-        assert!(is_operator(UserId(0)) && !is_operator(UserId(u32::MAX)));
+    fn only_the_operator_goes_before_others_and_changes_what_is_theirs() {
+        let (anne, bert) = (UserId(u32::MAX), UserId(u32::MAX - 1));
+        let owner = |JobId(id)| (id == 7).then_some(Some(anne));
+        let check = |user, request: &Request| objection(user, request, owner, true);
+        let with = |priority: i32| {
+            let submit = submit(&format!(r#", "priority": {priority}"#)).unwrap();
+            Request::Submit(submit)
+        };
+        let limit = |id| Request::LimitPinned {
+            id,
+            memory: "1GiB".to_owned(),
+        };
+        for (request, why, remedy) in [
+            (with(1), "priority 1 is above 0", "leave out --priority"),
+            (limit(7), "job 7 is not yours", "its owner can change it"),
+        ] {
+            let (reason, hint) = check(bert, &request).unwrap();
+            assert!(reason.starts_with(why), "{reason}");
+            assert!(hint.unwrap().starts_with(remedy), "{hint:?}");
+            assert_eq!(check(UserId(0), &request), None);
+        }
+        assert!(check(bert, &Request::Resume { id: 7 }).is_some());
+        assert!(check(bert, &Request::Shutdown).is_some());
+        for permitted in [with(0), with(-5), limit(8), Request::List] {
+            assert_eq!(check(bert, &permitted), None);
+        }
+        assert_eq!(check(anne, &limit(7)), None);
+        assert_eq!(asked(r#", "priority": -5"#).map(|ask| ask.priority), Ok(-5));
     }
 
     #[test]

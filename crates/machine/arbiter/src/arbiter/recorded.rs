@@ -50,7 +50,7 @@ impl Arbiter {
         });
         let (record, ask, parts) = match found {
             Ok(found) => found,
-            Err(reason) => return self.refuse_line(key, &reason),
+            Err(reason) => return self.refuse_line(key, &reason, None),
         };
         let pages = JobPages::new(job.0, record.ask.mode, true);
         if self.add_root(key, job, pages) {

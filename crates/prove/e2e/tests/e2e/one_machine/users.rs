@@ -85,11 +85,16 @@ fn who_has_less_of_the_cards_goes_first() -> Result<()> {
     let refused = told(&machine, BERT, "run --priority 1 --memory 1GiB -- true")?;
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(
-        refused.errors.contains("priority 1 is above 0"),
+        refused.errors.contains("priority 1 is above 0")
+            && refused.errors.contains("hint: leave out --priority"),
         "{refused:?}"
     );
     let refused = told(&machine, BERT, "limit 1 --memory 1GiB")?;
-    assert!(refused.errors.contains("job 1 is not yours"), "{refused:?}");
+    assert!(
+        refused.errors.contains("job 1 is not yours")
+            && refused.errors.contains("hint: its owner can change it"),
+        "{refused:?}"
+    );
 
     assert_eq!(first.end()?.code, Some(0));
     own.report()?;
