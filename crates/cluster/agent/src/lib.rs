@@ -77,6 +77,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use sublet_api::flags;
 use sublet_arbiter::TimeSharing;
 use sublet_arbiter::libraries::Carried;
 use sublet_kubelet::deviceplugin::DEFAULT_FOLDER;
@@ -120,7 +121,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = SharingWord::Memory)]
     sharing: SharingWord,
     /// Size of one aliyun.com/gpu-mem, MiB or GiB; the same as the scheduler's
-    #[arg(long, env = "MEMORY_UNIT", default_value_t)]
+    #[arg(long, env = "MEMORY_UNIT", default_value_t, value_parser = flags::unit())]
     memory_unit: Unit,
     /// Method to advertise memory to kubelet
     #[arg(long, value_enum, default_value_t = AdvertiseWish::Auto)]
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(args.device_plugin_dir.to_str(), Some(DEFAULT_FOLDER));
         let refused = |line: &str| parse(line).unwrap_err();
         assert!(refused("--node-name a/b").contains("a node name must not contain '/'"));
-        assert!(refused("--node-name a --memory-unit MB").contains("write `MiB` or `GiB`"));
+        assert!(refused("--node-name a --memory-unit MB").contains("possible values: MiB, GiB"));
         assert!(
             refused("--node-name a --inventory f --nvml-library l").contains("cannot be used with")
         );

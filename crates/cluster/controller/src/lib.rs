@@ -68,12 +68,13 @@ use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
+use sublet_api::flags;
 use sublet_api::group::QueueScope;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_plan::Policy;
-use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, QueueRules, SiteRule};
+use sublet_queue::{GroupFilter, GroupScore, QueueRules};
 use sublet_replicas::leader::{Leadership, LeaseTiming, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
 use sublet_tasks::{Vital, VitalTask, vital};
@@ -144,7 +145,7 @@ pub struct Args {
     )]
     scheduler_account: String,
     /// Unit of aliyun.com/gpu-mem, MiB or GiB
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = flags::unit())]
     memory_unit: Unit,
     /// A scheduler that asks Sublet, as the extender's flag; can be given several times. Pods of
     /// other schedulers are left alone
@@ -168,20 +169,17 @@ pub struct Args {
     /// same flag
     #[arg(long)]
     queue: bool,
-    #[arg(
-        long, default_value_t, value_name = "POLICY", requires = "queue",
-        help = Policy::help("Policy of the queue among places that fit, the same as the extender's")
-    )]
+    /// Policy of the queue among places that fit, the same as the extender's; or a mix, such as
+    /// fgd=0.7,best-fit=0.3
+    #[arg(long, default_value_t, value_name = "POLICY", requires = "queue",
+          value_parser = flags::policy())]
     policy: Policy,
-    #[arg(
-        long, value_name = "NAME", requires = "queue",
-        help = SiteRule::help("Keep groups waiting; can be given several times", GROUP_FILTERS)
-    )]
+    /// Keep groups waiting; can be given several times
+    #[arg(long, value_name = "NAME", requires = "queue", value_parser = flags::group_filter())]
     queue_filter: Vec<GroupFilter>,
-    #[arg(
-        long, default_value_t, value_name = "NAME", requires = "queue",
-        help = SiteRule::help("Order of the groups of a quota", GROUP_SCORES)
-    )]
+    /// Order of the groups of a quota
+    #[arg(long, default_value_t, value_name = "NAME", requires = "queue",
+          value_parser = flags::group_score())]
     queue_score: GroupScore,
     /// Most requests that the queue writes per second, events included [default: as many as the API
     /// server answers]

@@ -60,6 +60,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Context;
+use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy};
 
@@ -98,16 +99,14 @@ pub struct Args {
     /// Kubeconfig for the API server [default: as kubectl does, or the pod's account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    #[arg(
-        long, default_value_t, value_name = "POLICY",
-        help = Policy::help("Policy among places that fit")
-    )]
+    /// Policy among places that fit, or a mix, such as fgd=0.7,best-fit=0.3
+    #[arg(long, default_value_t, value_name = "POLICY", value_parser = flags::policy())]
     policy: Policy,
     /// Number of the best nodes to return; 0 for all
     #[arg(long, default_value_t = EngineOptions::default().few, value_name = "N")]
     few: usize,
     /// Unit of aliyun.com/gpu-mem, MiB or GiB
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = flags::unit())]
     memory_unit: Unit,
     /// Pods with this schedulerName get events that say why they wait; can be given several
     /// times, such as for a default-scheduler that asks this extender too
@@ -129,7 +128,12 @@ pub struct Args {
     namespace: String,
     /// Be no extender, but stand in for the one with this --health-listen: while it does not
     /// answer, listen in its place and hand calls to a --peer
-    #[arg(long, value_name = "ADDRESS", requires = "peer", conflicts_with = "replica_listen")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "peer",
+        conflicts_with = "replica_listen"
+    )]
     stand_in_for: Option<SocketAddr>,
     /// Another extender's --replica-listen, or a name that stands for all of them; can be given
     /// several times

@@ -16,6 +16,9 @@ pub enum AmountError {
     /// The same, for memory that cannot be a percentage.
     #[error("`{0}` is not a size; write `4GiB` or `512MiB`")]
     Size(String),
+    /// Another unit than those that there are, and the amount that may be meant.
+    #[error("`{0}` has no known unit; did you mean `{1}`?")]
+    Unit(String, String),
     /// A number alone may be bytes or GiB; the reader should not have to guess.
     #[error("`{0}` has no unit; write `{0}MiB`, `{0}GiB` or `{0}%`")]
     NoUnit(String),
@@ -52,7 +55,7 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, AmountError> {
         "m" | "mi" | "mb" | "mib" => 1 << 20,
         "g" | "gi" | "gb" | "gib" => 1 << 30,
         "t" | "ti" | "tb" | "tib" => 1 << 40,
-        _ => return Err(AmountError::Text(own())),
+        _ => return Err(meant(text).unwrap_or_else(|| AmountError::Text(own()))),
     };
     let bytes = number.times(bytes_in_unit);
     bytes
@@ -103,8 +106,7 @@ pub fn parse_share(text: &str) -> Result<Milli, AmountError> {
 /// Reads the number, and the unit in small letters.
 fn number_and_unit(text: &str) -> Result<(Decimal, String), AmountError> {
     let text = text.trim();
-    let begins_unit = |c: char| !matches!(c, '0'..='9' | '.' | '-');
-    let (number, unit) = text.split_at(text.find(begins_unit).unwrap_or(text.len()));
+    let (number, unit) = split(text);
     let (is_below_zero, number) = match number.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, number),
@@ -112,8 +114,25 @@ fn number_and_unit(text: &str) -> Result<(Decimal, String), AmountError> {
     match Decimal::read(number) {
         None => Err(AmountError::Text(text.to_owned())),
         Some(_) if is_below_zero => Err(AmountError::Negative(text.to_owned())),
-        Some(number) => Ok((number, unit.trim_start().to_ascii_lowercase())),
+        Some(number) => Ok((number, unit.to_ascii_lowercase())),
     }
+}
+
+/// Splits behind the number, and leaves out the white space there.
+fn split(text: &str) -> (&str, &str) {
+    let begins_unit = |c: char| !matches!(c, '0'..='9' | '.' | '-');
+    let (number, unit) = text.split_at(text.find(begins_unit).unwrap_or(text.len()));
+    (number, unit.trim_start())
+}
+
+/// A mistyped unit, such as `gigs` or `GBi`, which begins with a letter of the units that there are.
+fn meant(text: &str) -> Option<AmountError> {
+    let text = text.trim();
+    let (number, unit) = split(text);
+    let letter = unit.chars().next()?.to_ascii_uppercase();
+    let is_word = unit.chars().all(|c| c.is_ascii_alphabetic());
+    let is_known = is_word && matches!(letter, 'K' | 'M' | 'G' | 'T');
+    is_known.then(|| AmountError::Unit(text.to_owned(), format!("{number}{letter}iB")))
 }
 
 /// A number with or without a point, exactly.
@@ -176,6 +195,28 @@ mod tests {
         assert!(error("0.5M").contains("less than 1 MiB"));
         assert!(error("-1GiB").contains("less than nothing"));
         assert!(error("99999999999999GiB").contains("than any machine has"));
+    }
+
+    #[test]
+    fn a_mistyped_unit_has_a_suggestion() {
+        for (text, meant) in [
+            ("4 gigs", "4GiB"),
+            ("1.5gigabytes", "1.5GiB"),
+            (" 512 megs ", "512MiB"),
+            ("4GBi", "4GiB"),
+            ("1tbb", "1TiB"),
+        ] {
+            for error in [parse_memory(text), parse_size(text)] {
+                let error = error.unwrap_err().to_string();
+                let own = text.trim();
+                let expected = format!("`{own}` has no known unit; did you mean `{meant}`?");
+                assert_eq!(error, expected);
+            }
+        }
+        for text in ["4 parsecs", "4G8", "4G 4G", "gigs"] {
+            let error = parse_memory(text).unwrap_err().to_string();
+            assert!(error.contains("is not an amount"), "{text}: {error}");
+        }
     }
 
     #[test]

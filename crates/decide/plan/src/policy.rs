@@ -95,16 +95,6 @@ impl Policy {
         ALL.iter().map(|kind| kind.name)
     }
 
-    /// The help text of a command: `what`, then the names and how to mix them.
-    #[must_use]
-    pub fn help(what: &str) -> String {
-        let names: Vec<&str> = Policy::names().collect();
-        format!(
-            "{what}: {}; or a mix, such as fgd=0.7,best-fit=0.3",
-            names.join(", ")
-        )
-    }
-
     fn of(kind: &'static Kind) -> Policy {
         let weight = 1000;
         Policy::mixed(vec![Weighed { kind, weight }])

@@ -59,13 +59,10 @@ impl<F: Copy> SiteRule<F> {
         self.name
     }
 
-    /// The help text of a flag: `what`, then the rules.
+    /// Its meaning in a few words.
     #[must_use]
-    pub fn help(what: &str, all: &[SiteRule<F>]) -> String {
-        let rules = all
-            .iter()
-            .map(|SiteRule { name, about, .. }| format!("{name} ({about})"));
-        format!("{what}: {}", rules.collect::<Vec<_>>().join(", "))
+    pub fn about(&self) -> &'static str {
+        self.about
     }
 
     fn named(all: &[SiteRule<F>], name: &str) -> Result<SiteRule<F>, SiteRuleError> {

@@ -8,7 +8,8 @@
 //! # Modules
 //! Each command is a function from objects to an `Answer` (text, notes, exit code), and a few
 //! lines that fetch the objects. `answer` prints it, and prints errors with their causes and
-//! hints. `paste` writes commands in hints so that they can be pasted.
+//! hints. `paste` writes commands in hints so that they can be pasted, `similar` finds the names in
+//! them.
 //!
 //! One machine:
 //! - `machine`: the machine that is meant (this one, or a fake one), its arbiter, and the errors
@@ -68,6 +69,7 @@ pub mod queue;
 pub mod quota;
 mod refusals;
 pub mod run;
+mod similar;
 pub mod simulate;
 pub mod standalone;
 pub mod top;
@@ -76,6 +78,4 @@ mod verdict;
 #[cfg(test)]
 mod vocabulary;
 
-pub use answer::{
-    Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, exit_code, print_error,
-};
+pub use answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, exit_code, print_error};

@@ -12,6 +12,7 @@ use crate::compute::ComputeTime;
 use crate::jobs::mib;
 use crate::machine::{Machine, MachineArgs};
 use crate::run::args;
+use crate::similar::similar;
 
 /// Arguments of `sublet limit`.
 #[derive(Debug, clap::Args)]
@@ -59,8 +60,11 @@ pub struct Args {
 /// No such job, or the arbiter refuses.
 pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine)?;
-    let hint = format!("`{}` lists them", machine.command("ps"));
-    let id = number(&args.job, &machine.snapshot()?).map_err(|what| Advised::new(what, hint))?;
+    let before = machine.snapshot()?;
+    let id = number(&args.job, &before).map_err(|what| {
+        let list = machine.command("ps");
+        Advised::new(what, other_jobs(&args.job, &before, &list))
+    })?;
     // At least one of them is there, as the arguments say; the last answer tells all limits.
     let on_cards = args.memory.clone();
     let on_cards = on_cards.map(|memory| Request::Limit { id, memory });
@@ -134,6 +138,18 @@ fn number(job: &str, snapshot: &Snapshot) -> Result<u64, String> {
                 ids.join(", ")
             ))
         }
+    }
+}
+
+/// Hint about jobs that may be meant. `list` is the command that shows all.
+fn other_jobs(job: &str, snapshot: &Snapshot, list: &str) -> String {
+    let jobs = snapshot.jobs.iter().filter(|row| row.id.is_some());
+    let names = jobs
+        .map(|row| row.name.as_str())
+        .filter(|name| *name != job);
+    match similar(job, names.map(|name| (name, format!("`{name}`")))).as_slice() {
+        [] => format!("`{list}` lists them"),
+        names => format!("similar names: {}; `{list}` lists all", names.join(", ")),
     }
 }
 
@@ -267,6 +283,14 @@ pub(crate) mod tests {
             number("stray", &snapshot),
             Err("there is no job `stray`".to_owned())
         );
+        let hint = |job: &str| other_jobs(job, &snapshot, "sublet ps");
+        assert_eq!(
+            hint("trian"),
+            "similar names: `train`; `sublet ps` lists all"
+        );
+        for job in ["9", "notebook", "train"] {
+            assert_eq!(hint(job), "`sublet ps` lists them", "{job}");
+        }
         snapshot.tenants[1].name = "train".to_owned();
         let error = number("train", &snapshot).unwrap_err();
         assert_eq!(

@@ -281,6 +281,32 @@ fn flags_that_contradict_each_other_exit_with_2() {
     assert_eq!(alone.status.code(), Some(1), "{alone:?}");
 }
 
+#[test]
+fn a_mistyped_word_has_a_suggestion() {
+    for (words, similar) in [
+        ("simulat", "'simulate'"),
+        ("explain podd a", "'pod'"),
+        ("quota pln", "'plan'"),
+        ("plan -f x --polcy fgd", "'--policy'"),
+        ("plan -f x --policy best_fit", "'best-fit'"),
+        ("scheduler --policy spraed", "'spread'"),
+        ("controller --queue --queue-score ned", "'need'"),
+        ("queue --cluster --queue-filter known_end", "'known-end'"),
+        ("agent --node-name n --memory-unit GiBi", "'GiB'"),
+        ("simulate --discipline backfil", "'backfill'"),
+        ("ps -o jsn", "'json'"),
+        ("run --class guarantied a", "'guaranteed'"),
+        ("run --memory 4gigs a", "`4GiB`"),
+        ("limit 1 --pinned-memory 4megs", "`4MiB`"),
+    ] {
+        let output = sublet(&words.split(' ').collect::<Vec<_>>());
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
+        let has = errors.contains("similar") || errors.contains("did you mean");
+        assert!(has && errors.contains(similar), "{words}: {errors}");
+    }
+}
+
 /// Words that bash offers for the last of these words, by the generated script.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = "source <(\"$0\" completion bash); COMP_WORDS=(sublet \"$@\"); COMP_CWORD=$#; \

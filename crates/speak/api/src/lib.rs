@@ -16,13 +16,14 @@
 //! the queue looks after), `queue_state` (the quotas and groups of a cluster), `workload` (the pods that Deployments and the like will have),
 //! `flavor` (flavors, and that no claim has one), `gang_plan` (where members of groups go, and
 //! the slot that a pod has), `share_pod` (SharePods), `extender` (messages), `keys` (every name,
-//! once).
+//! once), `flags` (names of the engine's policies, rules and units on command lines).
 
 mod allocation;
 mod budget;
 pub mod dialect;
 mod elastic_quota;
 pub mod extender;
+pub mod flags;
 mod flavor;
 pub mod gang_plan;
 mod go_json;

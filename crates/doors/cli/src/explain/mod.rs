@@ -11,7 +11,7 @@ pub(crate) mod tests;
 
 use std::path::PathBuf;
 
-use sublet_api::unhealthy_gpus;
+use sublet_api::{flags, unhealthy_gpus};
 use sublet_client::{ConfigMaps, Nodes, Pods, Quotas, list};
 use sublet_model::Unit;
 
@@ -93,7 +93,7 @@ struct PodArgs {
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     scheduler_name: Vec<String>,
     /// Unit of aliyun.com/gpu-mem, MiB or GiB, as set for the scheduler
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = flags::unit())]
     memory_unit: Unit,
 }
 

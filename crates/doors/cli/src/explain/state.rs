@@ -19,6 +19,7 @@ use sublet_plan::{EngineOptions, GpuQuota, OverQuota, Policy, Reason, check_quot
 use crate::refusals::Refusals;
 
 use crate::plan::name_of;
+use crate::similar::similar;
 use crate::verdict::{Cluster, Odd, asked};
 
 /// Everything that an explanation is made of.
@@ -112,7 +113,7 @@ pub(super) fn state(
 ) -> (State, Vec<String>) {
     let is_it = |pod: &&Pod| pod.metadata.namespace == namespace && pod.metadata.name == name;
     let Some(pod) = objects.pods.iter().find(is_it) else {
-        let similar = similar(&objects.pods, namespace, name);
+        let similar = similar_pods(&objects.pods, namespace, name);
         return (State::NotFound { similar }, Vec::new());
     };
     if is_over(pod) {
@@ -290,24 +291,10 @@ fn over_quota(
     check_quota(ledger, quota, (&pod_key(pod).ok()?, uid), claim, None).err()
 }
 
-/// Pods whose names begin alike, or that have the name in another namespace: at most five.
-fn similar(pods: &[Pod], namespace: &str, name: &str) -> Vec<String> {
-    let mut found: BTreeSet<(usize, String)> = BTreeSet::new();
-    for pod in pods {
-        let meta = &pod.metadata;
-        let alike = meta
-            .name
-            .bytes()
-            .zip(name.bytes())
-            .take_while(|(a, b)| a == b)
-            .count();
-        // Half of the name, and never just a letter or two.
-        let enough = alike >= 3 && alike * 2 >= name.len();
-        let elsewhere = usize::from(meta.namespace != namespace);
-        if meta.name == name || (enough && elsewhere == 0) {
-            let rank = usize::MAX - alike;
-            found.insert((rank, format!("{}/{}", meta.namespace, meta.name)));
-        }
-    }
-    found.into_iter().take(5).map(|(_, name)| name).collect()
+/// Pods of the namespace with similar names, and those with the name in another namespace.
+fn similar_pods(pods: &[Pod], namespace: &str, name: &str) -> Vec<String> {
+    let known = pods.iter().map(|pod| &pod.metadata);
+    let known = known.filter(|meta| meta.namespace == namespace || meta.name == name);
+    let told = known.map(|meta| (&*meta.name, format!("{}/{}", meta.namespace, meta.name)));
+    similar(name, told)
 }

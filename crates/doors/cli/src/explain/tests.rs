@@ -191,7 +191,7 @@ fn a_pod_that_is_not_there_has_a_hint() {
         answer.notes,
         [
             "error: there is no pod team/p-0",
-            "hint: similar names: other/p-0"
+            "hint: similar names: other/p-0, team/p-1x"
         ]
     );
     let none = explained(NODES, Format::Json);

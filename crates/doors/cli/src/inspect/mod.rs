@@ -11,6 +11,7 @@ mod view;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use sublet_api::flags;
 use sublet_api::object::{Node, Pod};
 use sublet_client::{Nodes, Pods, list};
 use sublet_model::Unit;
@@ -62,7 +63,7 @@ pub struct Args {
     kubeconfig: Option<PathBuf>,
     /// Unit of aliyun.com/gpu-mem on nodes without an agent, MiB or GiB. Otherwise it is guessed:
     /// more than 100 a GPU are MiB
-    #[arg(long)]
+    #[arg(long, value_parser = flags::unit())]
     memory_unit: Option<Unit>,
 }
 

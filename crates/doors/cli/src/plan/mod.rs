@@ -20,9 +20,10 @@ pub use input::{Input, Located, Origin, Unreadable};
 use print::Printing;
 use schedule::{Plan, PlanOptions, plan};
 pub(crate) use schedule::{name_of, settle};
+use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::Policy;
-use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, SiteRule};
+use sublet_queue::{GroupFilter, GroupScore};
 
 use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
 use crate::queue::{self, ScopeArgs};
@@ -77,17 +78,15 @@ pub struct Args {
     /// Output format of the plan
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
-    #[arg(
-        long, default_value_t, value_name = "POLICY",
-        help = Policy::help("Policy among places that fit")
-    )]
+    /// Policy among places that fit, or a mix, such as fgd=0.7,best-fit=0.3
+    #[arg(long, default_value_t, value_name = "POLICY", value_parser = flags::policy())]
     policy: Policy,
     /// Order in which new pods come to the scheduler. Waiting pods of the cluster are there from
     /// the start
     #[arg(long, value_enum, default_value_t, conflicts_with = "queue")]
     arrival: Arrival,
     /// Unit of aliyun.com/gpu-mem, MiB or GiB
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = flags::unit())]
     memory_unit: Unit,
     /// A scheduler that asks Sublet; can be given several times
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
@@ -95,15 +94,12 @@ pub struct Args {
     /// With --queue: scheduler for GPU pods that name none, as set for the controller
     #[arg(long, value_name = "NAME", requires = "queue")]
     assign_scheduler: Option<String>,
-    #[arg(
-        long, value_name = "NAME", requires = "queue",
-        help = SiteRule::help("With --queue: keep groups waiting, as the controller", GROUP_FILTERS)
-    )]
+    /// With --queue: keep groups waiting, as the controller
+    #[arg(long, value_name = "NAME", requires = "queue", value_parser = flags::group_filter())]
     queue_filter: Vec<GroupFilter>,
-    #[arg(
-        long, default_value_t, value_name = "NAME", requires = "queue",
-        help = SiteRule::help("With --queue: order of the groups of a quota", GROUP_SCORES)
-    )]
+    /// With --queue: order of the groups of a quota
+    #[arg(long, default_value_t, value_name = "NAME", requires = "queue",
+          value_parser = flags::group_score())]
     queue_score: GroupScore,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]

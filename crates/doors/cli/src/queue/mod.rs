@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use sublet_api::flags;
 use sublet_api::group::QueueScope;
 use sublet_arbiter::libraries::Carried;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
-use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, GroupFilter, GroupScore, QueueRules, SiteRule};
+use sublet_queue::{GroupFilter, GroupScore, QueueRules};
 
 use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
@@ -93,26 +94,21 @@ pub(crate) struct ScopeArgs {
     #[arg(long, value_name = "NAME", default_value = "sublet-scheduler")]
     pub(crate) scheduler_name: Vec<String>,
     /// Unit of aliyun.com/gpu-mem, MiB or GiB
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = flags::unit())]
     pub(crate) memory_unit: Unit,
     /// Scheduler for GPU pods that name none, as set for the controller. A namespace's label
     /// sublet.dev/assign-scheduler wins over it
     #[arg(long, value_name = "NAME")]
     pub(crate) assign_scheduler: Option<String>,
-    #[arg(
-        long, default_value_t, value_name = "POLICY",
-        help = Policy::help("Policy among places that fit, as the controller is told")
-    )]
+    /// Policy among places that fit, as the controller is told; or a mix, such as
+    /// fgd=0.7,best-fit=0.3
+    #[arg(long, default_value_t, value_name = "POLICY", value_parser = flags::policy())]
     pub(crate) policy: Policy,
-    #[arg(
-        long, value_name = "NAME",
-        help = SiteRule::help("Keep groups waiting, as the controller is told", GROUP_FILTERS)
-    )]
+    /// Keep groups waiting, as the controller is told
+    #[arg(long, value_name = "NAME", value_parser = flags::group_filter())]
     pub(crate) queue_filter: Vec<GroupFilter>,
-    #[arg(
-        long, default_value_t, value_name = "NAME",
-        help = SiteRule::help("Order of the groups of a quota, as the controller is told", GROUP_SCORES)
-    )]
+    /// Order of the groups of a quota, as the controller is told
+    #[arg(long, default_value_t, value_name = "NAME", value_parser = flags::group_score())]
     pub(crate) queue_score: GroupScore,
 }
 

@@ -203,6 +203,7 @@ mod tests {
         refused(&["--memory", "-1", "--", "a"], "less than nothing");
         refused(&["--memory", "-1GiB", "--", "a"], "less than nothing");
         refused(&["--memory", "4 parsecs", "--", "a"], "is not an amount");
+        refused(&["--memory", "4 gigs", "--", "a"], "did you mean `4GiB`?");
         refused(&["--memory", "101%", "--", "a"], "more than 100 %");
         refused(&["--pinned-memory", "50%", "--", "a"], "is not a size");
         refused(&["--pinned-memory", "0MiB", "--", "a"], "more than zero");

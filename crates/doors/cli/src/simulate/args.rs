@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::Policy;
 use sublet_sim::{DISCIPLINES, Discipline, ReplayError, TimedError};
@@ -166,15 +167,14 @@ pub struct Args {
     #[arg(long, value_name = "MOVES", conflicts_with_all = ["placements", "plot"])]
     pub(super) defrag: Option<usize>,
     /// Unit of aliyun.com/gpu-mem in a snapshot, MiB or GiB
-    #[arg(long, default_value_t, conflicts_with = "nodes")]
+    #[arg(long, default_value_t, value_parser = flags::unit(), conflicts_with = "nodes")]
     pub(super) memory_unit: Unit,
     /// Order of arrival and ranks of nodes, in place of --seed and --arrive
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "arrive"])]
     pub(super) sequence: Option<PathBuf>,
-    #[arg(
-        long, value_name = "POLICY", default_values_t = [Policy::default()],
-        help = Policy::help("How to place; can be given several times")
-    )]
+    /// How to place: a policy, or a mix, such as fgd=0.7,best-fit=0.3; can be given several times
+    #[arg(long, value_name = "POLICY", default_values_t = [Policy::default()],
+          value_parser = flags::policy())]
     pub(super) policy: Vec<Policy>,
     /// Protocol by which pods come and go
     #[arg(long, value_enum, default_value_t)]

@@ -69,7 +69,6 @@ mod tests {
             "--1%",
             "+4GiB",
             "4B",
-            "4GG",
             "4iB",
             "4.GiB",
             ".5GiB",
