@@ -398,6 +398,23 @@ fn bad_sizes_and_cards_are_answered() -> Result<()> {
     Ok(())
 }
 
+/// The first thing that the CUDA runtime does, and so PyTorch: it asks for a table that only NVIDIA's
+/// driver has.
+#[test]
+fn a_program_on_the_cuda_runtime_hears_why_it_fails() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let mut calls = machine.calls("--memory 1GiB")?;
+    let table = "cuGetExportTable &table bytes:d4082055bde6704b8d34ba123c66e1f2";
+    assert_eq!(calls.call(table)?, "801");
+    let ended = calls.into_running().end()?;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let said = "sublet: CMD uses the CUDA runtime";
+    assert_eq!(ended.errors.matches(said).count(), 1, "{ended:?}");
+    Ok(())
+}
+
 /// On a machine with a real driver the second half does not apply.
 #[test]
 fn what_is_missing_is_named() -> Result<()> {
