@@ -110,8 +110,7 @@ mod tests {
             assert_eq!(notices.serve(), None);
             send(&notices, CUDA_RUNTIME);
             let (now, later) = (notices.serve(), notices.last());
-            let told = [now, later].map(|line| line.is_some());
-            assert_eq!(told, [at_once, !at_once]);
+            assert_eq!((now.is_some(), later.is_some()), (at_once, !at_once));
             assert!(now.or(later).unwrap().contains("error 801"));
             assert_eq!((notices.serve(), notices.last()), (None, None));
             assert!(notices.fd().is_none() && notices.place().is_none());

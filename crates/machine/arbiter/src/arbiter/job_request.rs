@@ -89,7 +89,7 @@ pub(super) fn objection(
 }
 
 /// Checks whether a user may act on everyone's jobs: root, and the user of the arbiter.
-pub(super) fn is_operator(user: UserId) -> bool {
+fn is_operator(user: UserId) -> bool {
     user.0 == 0 || user.0 == rustix::process::geteuid().as_raw()
 }
 
