@@ -18,8 +18,9 @@
 //!   driver, mounts), `request` with `visible_cards` (what is asked), `arbiter` (started if none
 //!   runs), `wait`, `start`, `supervise`. The parts are pure where they can be: `request`
 //!   (arguments to message), `visible_cards` (what `CUDA_VISIBLE_DEVICES` leaves), `environment`,
-//!   `driver` (where the real one is), `mounts`, `signals`, `memory_hint` (the last line after
-//!   out of memory). `job_connection` keeps the job through restarts of the arbiter.
+//!   `driver` (where the real one is), `mounts`, `signals`, `containers` (a note about a CMD that
+//!   leaves the job), `memory_hint` (the last line after out of memory). `notices` hears of programs
+//!   that the fake driver cannot run. `job_connection` keeps the job through restarts of the arbiter.
 //! - `queue/`: the waiting jobs, their order, and the events that would start them: `line` on
 //!   this machine; of a cluster, `live` reads its objects, `forecast` makes groups and asks the
 //!   queue's engine once, `print` shows it. `explain job` and `plan --queue` are the same answer.

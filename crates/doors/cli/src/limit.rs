@@ -143,7 +143,7 @@ fn number(job: &str, snapshot: &Snapshot) -> Result<u64, String> {
 
 /// Hint about jobs that may be meant. `list` is the command that shows all.
 fn other_jobs(job: &str, snapshot: &Snapshot, list: &str) -> String {
-    let jobs = snapshot.jobs.iter().filter(|row| row.id.is_some());
+    let jobs = snapshot.tenants.iter().filter(|row| row.id.is_some());
     let names = jobs
         .map(|row| row.name.as_str())
         .filter(|name| *name != job);
