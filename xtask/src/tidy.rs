@@ -40,11 +40,12 @@ const NOT_FOR_DECIDING: [&str; 7] = [
 /// The crates of ours that `xtask` links: the one for tests, and one that stands by itself.
 const FOR_XTASK: [&str; 2] = ["sublet-testbed", "sublet-library"];
 
-/// Our crates that link the fake driver: its two libraries, and the crates that make fake
-/// machines. All others meet it as they meet the real one.
-const FOR_FAKE: [&str; 4] = [
+/// Our crates that link the fake driver: its two libraries, the view of its cards, and the crates
+/// that make fake machines. All others meet it as they meet the real one.
+const FOR_FAKE: [&str; 5] = [
     "sublet-fakecuda",
     "sublet-fakenvml",
+    "sublet-fakeview",
     "sublet-cli",
     "sublet-agent",
 ];

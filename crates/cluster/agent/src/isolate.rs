@@ -7,11 +7,9 @@
 //! at the start; `node` does it all with the parts that `means` brings; `containers` knows which
 //! thread has which container in hand; `node/seats` finds the owner of one that is not known at
 //! first; `thread` runs the arbiter, and `supervisor` starts it whenever it is not there;
-//! `loadable` says which images cannot load the libraries; `fake` is the arbiter's view of cards
-//! that a file plays.
+//! `loadable` says which images cannot load the libraries.
 
 mod containers;
-mod fake;
 pub(crate) mod figures;
 pub mod found;
 pub mod inject;

@@ -51,6 +51,7 @@ pub const AGENT: Bench = Bench {
         "sublet-client",
         "sublet-driver-api",
         "sublet-fakegpu",
+        "sublet-fakeview",
         "sublet-kubelet",
         "sublet-library",
         "sublet-listener",

@@ -7,9 +7,9 @@ use std::path::Path;
 use sublet_arbiter::libraries::{LibrarySource, Store};
 use sublet_arbiter::{Folder, Gauge, GpuView};
 use sublet_fakegpu::{FakeMachine, Spec};
+use sublet_fakeview::FakeView;
 use sublet_model::Inventory;
 
-use super::fake::FakeView;
 use super::inject::FakeKit;
 use super::{IsolationError, Wanted, make_private, open_to_all};
 
@@ -65,5 +65,5 @@ pub(super) fn simulated(
         machine: folder,
     };
     let place = Folder::within(&wanted.run_folder, &format!("fake-{}", spec.digest()));
-    Ok((place, Box::new(FakeView(machine)), Some(kit)))
+    Ok((place, Box::new(FakeView::new(machine)), Some(kit)))
 }

@@ -1,6 +1,6 @@
-//! The arbiter's view of simulated cards: the fake machine itself, asked directly. The fake
-//! driver's NVML says the same, but it finds its machine by a variable of the process, and this
-//! process is running already.
+//! The view of a fake machine's cards for an arbiter, and for commands without one: the machine
+//! itself, asked directly. The fake driver's NVML says the same, but it finds its machine by a
+//! variable of the process, and these processes are running already. Changes nothing.
 
 use std::sync::Arc;
 
@@ -9,8 +9,17 @@ use sublet_fakegpu::FakeMachine;
 use sublet_model::{Bytes, Gpu, GpuIndex, GpuUuid, Inventory, Milli};
 use sublet_share::Pid;
 
-/// The fake machine, seen from the node.
-pub(super) struct FakeView(pub(super) FakeMachine);
+/// The fake machine, seen from outside.
+#[derive(Debug)]
+pub struct FakeView(FakeMachine);
+
+impl FakeView {
+    /// The view of that machine.
+    #[must_use]
+    pub fn new(machine: FakeMachine) -> FakeView {
+        FakeView(machine)
+    }
+}
 
 impl GpuView for FakeView {
     fn inventory(&mut self) -> Result<Inventory, GpuViewError> {
@@ -35,7 +44,7 @@ impl GpuView for FakeView {
         let reading = |card| {
             let on_card = uses.iter().filter(|one| one.card == card);
             let used: u64 = on_card.clone().map(|one| one.bytes).sum();
-            // Without a number here it is no process of this node.
+            // Without a number here it is no process that can be named.
             let known = on_card.filter(|one| one.pid != 0);
             Some(CardReading {
                 used: Bytes::new(used),
@@ -78,7 +87,7 @@ mod tests {
         let spec = Spec::parse("2x16GiB,name=T4").unwrap();
         let machine = FakeMachine::open_or_create_in(base.path(), &spec).unwrap();
         let uuids: Vec<String> = machine.cards().iter().map(|c| c.uuid.to_string()).collect();
-        let mut view = FakeView(machine);
+        let mut view = FakeView::new(machine);
         let inventory = view.inventory().unwrap();
         let found = inventory.gpus().iter();
         let found: Vec<String> = found
