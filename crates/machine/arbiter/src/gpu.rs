@@ -27,6 +27,9 @@ pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
 /// The same for the driver's library of CUDA.
 pub const CUDA_LIBRARY: &str = "libcuda.so.1";
 
+/// State of a card that is there and does not answer.
+pub(crate) const UNREADABLE: &str = "the driver cannot read it";
+
 /// Reasons why the cards cannot be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuViewError {

@@ -45,6 +45,14 @@ impl HostPlace {
         }
     }
 
+    /// Process and user of the arbiter that looks after these cards, in whatever folder; process 0
+    /// if it has no number here. `None` if there is none.
+    #[must_use]
+    pub fn holder(&self) -> Option<(u32, u32)> {
+        let root = roots_arbiter(self).map(|holder| (holder.pid, 0));
+        root.or_else(|| holder_of_name(&self.name).ok())
+    }
+
     fn lock(&self) -> PathBuf {
         self.folder.join(format!("{}.lock", self.name))
     }
@@ -232,24 +240,14 @@ fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
     let place = format!("@{name}");
     let address =
         SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(at("naming", &place))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = || {
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(at("making a socket for", &place))
-    };
-    let own = socket()?;
+    let own = name_socket().map_err(at("making a socket for", &place))?;
     match rustix::net::bind(&own, &address) {
         Ok(()) => {
             rustix::net::listen(&own, 16).map_err(at("listening on", &place))?;
             Ok(own)
         }
         Err(rustix::io::Errno::ADDRINUSE) => {
-            // Who has it is in the credentials of its listening socket.
-            let asking = socket()?;
-            let holder = rustix::net::connect(&asking, &address)
-                .map_err(std::io::Error::from)
-                .and_then(|()| peer::holder_of(&asking));
-            let holder = holder.ok();
+            let holder = holder_of_name(name).ok();
             Err(ArbiterError::Held {
                 pid: holder.map_or(0, |(pid, _)| pid),
                 uid: holder.map(|(_, uid)| uid),
@@ -258,6 +256,21 @@ fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
         }
         Err(error) => Err(at("taking the name", &place)(error)),
     }
+}
+
+/// Process and user that have that name: they are in the credentials of its listening socket.
+fn holder_of_name(name: &str) -> std::io::Result<(u32, u32)> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let asking = name_socket()?;
+    rustix::net::connect(&asking, &address)?;
+    peer::holder_of(&asking)
+}
+
+fn name_socket() -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+    Ok(socket?)
 }
 
 #[cfg(test)]

@@ -171,6 +171,20 @@ impl JobRecord {
     }
 }
 
+/// Checks whether jobs of an arbiter that has ended wait in its folder for the next one. Changes
+/// nothing.
+#[must_use]
+pub fn expects_jobs(folder: &Folder) -> bool {
+    let folder = folder.jobs();
+    if check_private(&folder).is_err() {
+        return false;
+    }
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| JobRecord::read(&entry.path(), &folder))
+        .any(|record| record.root.lives())
+}
+
 fn file(folder: &Path, job: JobId) -> PathBuf {
     folder.join(format!("{job}.json"))
 }

@@ -10,8 +10,8 @@
 //! client that misbehaves loses its own connection.
 //!
 //! Suggested reading order: [`admin`], `machine_folder`, `lock`, `peer`, `closers`, `stamp`,
-//! `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`, [`gauge`], `mps_control`, `arbiter`,
-//! `standalone`; `libraries`, `driver` and `visible_cards` by themselves.
+//! `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`, [`gauge`], `mps_control`, `rows`,
+//! `arbiter`, `standalone`; `onlooker`, `libraries`, `driver` and `visible_cards` by themselves.
 //!
 //! # Modules
 //! - `arbiter`: one thread around `sublet-share` that waits for sockets, pidfds and a clock.
@@ -34,7 +34,8 @@
 //!   its own, before the first job.
 //! - `visible_cards` asks the CUDA driver, in a process of its own, for the cards that
 //!   `CUDA_VISIBLE_DEVICES` means.
-//! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`.
+//! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`. `onlooker` shows the cards to
+//!   commands that found no arbiter; `rows` makes the rows that both have.
 //! - `libraries`: copies our libraries, from inside the executable or from beside it, into
 //!   folders named after their contents. `sublet run` and the agent use it.
 #![expect(
@@ -56,9 +57,11 @@ pub mod libraries;
 mod lock;
 mod machine_folder;
 mod mps_control;
+mod onlooker;
 mod pages;
 mod peer;
 mod poller;
+mod rows;
 mod socket;
 mod stamp;
 mod standalone;
@@ -73,8 +76,10 @@ pub use error::ArbiterError;
 pub use gauge::Gauge;
 pub use gpu::{CUDA_LIBRARY, CardBusy, CardReading, GpuView, GpuViewError, NVML_LIBRARY, NvmlView};
 pub use host_lock::HostPlace;
+pub use job_record::expects_jobs;
 pub use machine_folder::{Audience, Folder, REAL_MACHINE};
 pub use mps_control::MPS_CONTROL;
+pub use onlooker::Onlooker;
 pub use peer::{Image, Stat};
 pub use standalone::{Standalone, run};
 pub use visible_cards::visible_cards;

@@ -12,12 +12,12 @@ use sublet_share::{Action, Event, Holding, JobId, JobRefusal, Pid};
 use tracing::{debug, info, warn};
 
 use super::admin_requests::refused;
-use super::status::mib;
 use super::{Arbiter, now_ms};
 use crate::admin::{Placed, PlacedGpu, Reply};
 use crate::job_pages::JobCard;
 use crate::peer;
 use crate::poller::Key;
+use crate::rows::mib;
 use crate::socket;
 
 impl Arbiter {

@@ -13,6 +13,7 @@ use tracing::warn;
 use super::{Arbiter, now_ms};
 use crate::admin::{Reply, UseHistory};
 use crate::gpu::CardBusy;
+use crate::rows::mib;
 
 /// A job's compute time on one card.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -251,7 +252,7 @@ impl Arbiter {
             let mut totals = pages.totals();
             totals.find(|(own, _)| *own == card).map(|(_, total)| total)
         });
-        super::status::mib(total.unwrap_or(Bytes::new(0)))
+        mib(total.unwrap_or(Bytes::new(0)))
     }
 }
 

@@ -15,7 +15,7 @@ use tracing::warn;
 use super::Arbiter;
 use super::returning::Returning;
 use crate::gauge::Figures;
-use crate::gpu::{CardReading, Sampler};
+use crate::gpu::{CardReading, Sampler, UNREADABLE};
 use crate::job_pages::SlotCard;
 
 /// Longest wait for an answer of the driver before a warning.
@@ -235,7 +235,7 @@ impl Arbiter {
         if broken != broken_before {
             warn!(gpus = ?broken, "GPUs that the driver cannot read");
             let found = &self.readings.inventory;
-            let inventory = found.with_sick(&broken, "the driver cannot read it");
+            let inventory = found.with_sick(&broken, UNREADABLE);
             self.apply(Event::Inventory(Arc::new(inventory)));
         }
         let cards = cards.into_iter().map(|card| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sublet_abi::SlotIndex;
-use sublet_model::{Bytes, MiB, Milli};
+use sublet_model::{Bytes, MiB};
 use sublet_share::{Amount, Ancestry, Holding, JobId, JobState, JobView, MpsStanding, Pid, UserId};
 
 use super::jobs::Root;
@@ -12,7 +12,7 @@ use super::mps::Mps;
 use super::{Arbiter, now_ms};
 use crate::admin::{Counters, GpuRow, RefusalRow, Snapshot, TenantGpuRow, TenantRow, UserRow};
 use crate::job_pages::JobPages;
-use crate::peer;
+use crate::rows::{self, mib, percent};
 
 /// Note on a job whose programs have lost their MPS.
 const LOST: &str = "the MPS daemon that its programs began under is gone: they can do no more CUDA \
@@ -21,16 +21,6 @@ const LOST: &str = "the MPS daemon that its programs began under is gone: they c
 /// Note on a job that MPS does not hold.
 const WITHOUT: &str = "a program that began while MPS was gone runs without it: no limit of compute \
                        time holds it";
-
-/// So many MiB as hold that.
-pub(super) fn mib(bytes: Bytes) -> u64 {
-    bytes.get().div_ceil(1 << 20)
-}
-
-/// In percent, which is exact for people and in JSON.
-fn percent(share: Milli) -> f64 {
-    f64::from(share.get()) / 10.0
-}
 
 /// A request for memory of each card: so many MiB, or a percentage; neither for whole cards.
 fn request(amount: Amount) -> (Option<u64>, Option<f64>) {
@@ -79,10 +69,7 @@ impl Arbiter {
         let gpus = 0..self.machine.inventory().gpus().len();
         let jobs = self.machine.jobs().map(|job| self.job_row(&job));
         let strangers = self.machine.strangers();
-        let strangers = strangers.map(|(pid, on)| {
-            let on: Vec<(usize, Bytes)> = on.iter().map(|(card, used)| (*card, *used)).collect();
-            self.stranger_row(pid, &on)
-        });
+        let strangers = strangers.map(|(pid, on)| self.stranger_row(pid, on));
         Snapshot {
             gpus: gpus.map(|card| self.gpu_row(card)).collect(),
             tenants: jobs.chain(strangers).collect(),
@@ -116,38 +103,11 @@ impl Arbiter {
     }
 
     fn gpu_row(&self, card: usize) -> GpuRow {
-        let gpu = &self.machine.inventory().gpus()[card];
-        let account = self.machine.card(card);
-        let used = self.readings.used(card);
-        let sick = match &gpu.health {
-            sublet_model::Health::Healthy => None,
-            sublet_model::Health::Sick(why) => Some(why.to_string()),
-        };
-        let health = if sick.is_none() {
-            "healthy"
-        } else {
-            "unhealthy"
-        };
         GpuRow {
-            index: gpu.index.0,
-            uuid: gpu
-                .uuid
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            model: gpu.model.to_string(),
-            memory_mib: account.capacity.get(),
-            used_mib: mib(used),
-            granted_mib: account.granted.get(),
-            kept_mib: account.kept.get(),
-            free_mib: account.open.get(),
-            compute_promised_percent: percent(account.promised),
             compute_used_percent: self.compute_used_on(card),
-            context_mib: mib(account.context),
             packing: self.readings.figures(card).packing.map(Into::into),
             slices: self.turns.slices(card).to_owned(),
-            health: health.to_owned(),
-            sick,
+            ..rows::gpu_row(&self.machine, card, self.readings.used(card))
         }
     }
 
@@ -362,33 +322,17 @@ impl Arbiter {
         counts.fold(0, u64::saturating_add)
     }
 
-    fn stranger_row(&self, pid: Pid, on: &[(usize, Bytes)]) -> TenantRow {
-        let gpus = self.machine.inventory().gpus();
+    fn stranger_row(&self, pid: Pid, on: &BTreeMap<usize, Bytes>) -> TenantRow {
         let job = match self.ancestry(pid) {
             Ancestry::Job(job) => Some(job),
             Ancestry::NoJob | Ancestry::Unseen => None,
         };
-        let rows = on.iter().map(|(card, used)| TenantGpuRow {
-            index: gpus[*card].index.0,
-            used_mib: mib(*used),
-            ..TenantGpuRow::default()
-        });
-        let rows: Vec<TenantGpuRow> = rows.collect();
-        TenantRow {
-            id: None,
-            name: peer::name(pid),
-            pids: vec![pid.0],
-            gpus: rows.iter().map(|row| row.index).collect(),
-            memory_used_mib: rows.iter().map(|row| row.used_mib).max().unwrap_or(0),
-            state: "unmanaged".to_owned(),
-            reason: match job {
-                Some(job) => Some(format!("it belongs to job {job} and went past its library")),
-                None => self
-                    .is_of_mps(pid)
-                    .then(|| "it is the server of MPS".to_owned()),
-            },
-            per_gpu: rows,
-            ..TenantRow::default()
-        }
+        let reason = match job {
+            Some(job) => Some(format!("it belongs to job {job} and went past its library")),
+            None => self
+                .is_of_mps(pid)
+                .then(|| "it is the server of MPS".to_owned()),
+        };
+        rows::stranger_row(&self.machine, pid, on, reason)
     }
 }

@@ -67,6 +67,9 @@ fn root_is_the_one_whoever_has_the_name_and_its_record_keeps_others_out() {
     assert!(error.contains(&format!("{} 0", me())), "{error}");
     // With the name free again, the record alone keeps users' arbiters out.
     drop(user);
+    let looked = place.clone();
+    let holder = as_nobody(move || looked.holder());
+    assert_eq!(holder, Some((std::process::id(), 0)));
     let error = take_as_nobody(&place).unwrap_err();
     assert!(error.contains(&format!("{} 0", me())), "{error}");
     drop(root);
@@ -161,10 +164,18 @@ fn who_is_called_root_in_a_namespace_of_users_is_not() {
 #[test]
 fn a_name_is_held_by_one() {
     let name = format!("sublet-test-{}", std::process::id());
+    let place = HostPlace {
+        name: name.clone(),
+        folder: PathBuf::from("/nowhere"),
+    };
+    assert_eq!(place.holder(), None);
     let held = take_name(&name).unwrap();
     let error = take_name(&name).unwrap_err().to_string();
     assert!(error.contains(&me()), "{error}");
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(place.holder(), Some((std::process::id(), user)));
     drop(held);
+    assert_eq!(place.holder(), None);
     take_name(&name).unwrap();
 }
 

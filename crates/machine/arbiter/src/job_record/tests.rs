@@ -32,11 +32,13 @@ fn what_was_written_is_there_for_the_next_until_the_job_is_gone() {
     let (_base, folder) = folder();
     let mut records = JobRecords::read(&folder).unwrap();
     assert_eq!((records.last(), records.expect_somebody()), (0, false));
+    assert!(!expects_jobs(&folder));
     for id in [3, u64::MAX, 5] {
         records.write(&record(id));
     }
     records.remove(JobId(5));
     records.remove(JobId(6));
+    assert!(expects_jobs(&folder));
     let mut next = JobRecords::read(&folder).unwrap();
     assert_eq!((next.last(), next.expect_somebody()), (u64::MAX, true));
     assert_eq!(next.before(JobId(3)), Some(&record(3)));
@@ -104,6 +106,7 @@ fn a_folder_that_others_could_write_to_is_not_believed() {
     fs::set_permissions(folder.jobs(), open).unwrap();
     let error = JobRecords::read(&folder).unwrap_err().to_string();
     assert!(error.contains("others may use it (mode 777)"), "{error}");
+    assert!(!expects_jobs(&folder));
 }
 
 #[test]
