@@ -3,7 +3,7 @@
 //!
 //! Each command is a pure function from objects to text, and a shell of a few lines that fetches
 //! the objects. Commands for a cluster decide with the scheduler's own engine and change nothing.
-//! Commands for a machine leave all decisions to its arbiter.
+//! Commands for a machine leave all decisions to its arbiter, and only `run` starts one.
 //!
 //! # Modules
 //! Each command is a function from objects to an `Answer` (text, notes, exit code), and a few
@@ -27,8 +27,9 @@
 //!   Groups and quotas are made as in the controller: by `queued_groups` and `QuotaTotals` of
 //!   `sublet-api`.
 //! - `ps`, `top/`, `limit`: `jobs` makes the cells of all their tables, `users` finds users' names.
-//!   In `top/`, `keys`, `columns` and `screen` are pure, and `live` owns the terminal; `node` asks
-//!   the agent of a cluster's node.
+//!   `look` asks the arbiter for what they show, or the driver where none runs. In `top/`, `keys`,
+//!   `columns` and `screen` are pure, and `live` owns the terminal; `node` asks the agent of a
+//!   cluster's node.
 //! - `standalone`: the arbiter as a program of its own.
 //!
 //! Both: `completion` answers a shell that completes a command line.
@@ -62,6 +63,7 @@ pub mod inspect;
 pub mod install;
 mod jobs;
 pub mod limit;
+mod look;
 pub mod machine;
 mod paste;
 pub mod plan;

@@ -209,7 +209,8 @@ impl Machine {
 
     fn nobody(&self, error: ClientError) -> Advised {
         let what = format!("no arbiter runs for {}, so there is no job", self.called());
-        let hint = format!("`{}` shows the GPUs and starts one", self.command("ps"));
+        let ps = self.command("ps");
+        let hint = format!("`{ps}` shows the GPUs; `sublet run` starts one for its job");
         Advised::new(what, hint).caused_by(error)
     }
 
@@ -217,8 +218,8 @@ impl Machine {
     pub(crate) fn unusable(&self, error: ConnectError) -> Advised {
         let hint = match &error {
             ConnectError::Version { pid, .. } => format!(
-                "it was started by another version of sublet: use that one, or end its jobs and \
-                 then process {pid}"
+                "it was started by another version of sublet: use that one, or end its jobs; then \
+                 `kill {pid}` ends it"
             ),
             ConnectError::Folder(_) => OWN_FOLDER.to_owned(),
             ConnectError::Full(_) => "try again when one of the jobs has ended".to_owned(),
@@ -240,8 +241,12 @@ impl Machine {
 
     /// Everything the arbiter shows.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Advised> {
-        let mut client = self.connect_to_running()?;
-        match self.ask(&mut client, &Request::List)? {
+        self.snapshot_of(&mut self.connect_to_running()?)
+    }
+
+    /// The same, of an arbiter that is connected.
+    pub(crate) fn snapshot_of(&self, client: &mut Client) -> Result<Snapshot, Advised> {
+        match self.ask(client, &Request::List)? {
             Reply::Snapshot(snapshot) => Ok(*snapshot),
             other => Err(self.unexpected(&other)),
         }
@@ -300,6 +305,20 @@ impl ConnectError {
     pub(crate) fn may_start(&self) -> bool {
         let ended = |error: &ClientError| error.is_absent() || error.is_closed();
         matches!(self, ConnectError::Client(error) if ended(error))
+    }
+
+    /// True if this user has no arbiter to ask: nobody listens, or somebody who is not to be
+    /// believed, or who listens to others alone.
+    pub(crate) fn is_nobody(&self) -> bool {
+        match self {
+            ConnectError::Folder(_) => true,
+            ConnectError::Client(ClientError::Io { cause, .. })
+                if cause.kind() == ErrorKind::PermissionDenied =>
+            {
+                true
+            }
+            _ => self.may_start(),
+        }
     }
 }
 

@@ -2,13 +2,11 @@
 
 use serde::Serialize;
 use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
-use sublet_arbiter::libraries::Carried;
 
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
+use crate::look;
 use crate::machine::{Machine, MachineArgs};
-use crate::run;
-use crate::users::name_users;
 
 /// Arguments of `sublet ps`.
 #[derive(Debug, clap::Args)]
@@ -19,9 +17,11 @@ EXAMPLES
   sublet ps --fake-gpu 2x16GiB       of a fake machine
   sublet ps -o json | jq '.jobs[] | select(.state == \"over\") | .name'
 
+It starts nothing. Where no arbiter runs that this user may ask, it reads the driver.
+
 EXIT CODES
   0  printed
-  1  no driver, or no arbiter that this user may ask
+  1  no driver, or an arbiter that does not answer
   2  wrong arguments")]
 pub struct Args {
     #[command(flatten)]
@@ -31,19 +31,15 @@ pub struct Args {
     output: Format,
 }
 
-/// Answers `sublet ps`, starting the machine's arbiter if none runs. `carried` are the libraries
-/// inside this program, if it has any.
+/// Answers `sublet ps`.
 ///
 /// # Errors
-/// There is no arbiter and none can be started, or it cannot be talked to.
-pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
-    let machine = Machine::of(&args.machine)?;
-    run::ensure_arbiter(&machine, carried)?;
-    let mut snapshot = machine.snapshot()?;
-    name_users(&mut snapshot);
+/// There is no driver, or an arbiter that does not answer.
+pub fn run(args: &Args) -> anyhow::Result<Answer> {
+    let look = look::at(&Machine::of(&args.machine)?)?;
     Ok(Answer {
-        text: print(&snapshot, args.output)?,
-        notes: Vec::new(),
+        text: print(&look.snapshot, args.output)?,
+        notes: look.note.into_iter().collect(),
         code: DONE,
     })
 }

@@ -174,15 +174,15 @@ fn arguments(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 fn perform(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
-        Command::Ps(args) => ps::run(&args, CARRIED.as_ref())?.print(),
+        Command::Ps(args) => ps::run(&args)?.print(),
         Command::Top(args) if args.node().is_some() => {
             on_one_thread(top::node::on_node(&args))?.print()
         }
-        Command::Top(args) => top::run(&args, CARRIED.as_ref())?.print(),
+        Command::Top(args) => top::run(&args)?.print(),
         Command::Queue(args) if args.is_of_cluster() => {
             on_one_thread(queue::on_cluster(&args))?.print()
         }
-        Command::Queue(args) => queue::run(&args, CARRIED.as_ref())?.print(),
+        Command::Queue(args) => queue::run(&args)?.print(),
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),

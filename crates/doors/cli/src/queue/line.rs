@@ -2,28 +2,19 @@
 
 use serde::Serialize;
 use sublet_arbiter::admin::{Snapshot, TenantRow, UserRow};
-use sublet_arbiter::libraries::Carried;
 
 use crate::align::columns;
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs::{duration, request};
+use crate::look;
 use crate::machine::Machine;
-use crate::run;
-use crate::users::name_users;
 
-/// Shows the jobs that wait on that machine, starting its arbiter if none runs.
-pub(super) fn show(
-    machine: &Machine,
-    format: Format,
-    carried: Option<&'static Carried>,
-) -> anyhow::Result<Answer> {
-    run::ensure_arbiter(machine, carried)?;
-    let mut snapshot = machine.snapshot()?;
-    name_users(&mut snapshot);
-    let line = Line::of(&snapshot);
+/// Shows the jobs that wait on that machine.
+pub(super) fn show(machine: &Machine, format: Format) -> anyhow::Result<Answer> {
+    let look = look::at(machine)?;
     Ok(Answer {
-        text: line.print(format)?,
-        notes: Vec::new(),
+        text: Line::of(&look.snapshot).print(format)?,
+        notes: look.note.into_iter().collect(),
         code: DONE,
     })
 }

@@ -18,7 +18,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use sublet_api::flags;
 use sublet_api::group::QueueScope;
-use sublet_arbiter::libraries::Carried;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
 use sublet_queue::{GroupFilter, GroupScore, QueueRules};
@@ -61,7 +60,7 @@ it.
 
 EXIT CODES
   0  printed
-  1  no driver, or no arbiter that this user may ask; no cluster; an object cannot be read
+  1  no driver, or an arbiter that does not answer; no cluster; an object cannot be read
   2  wrong arguments, or files that cannot be read")]
 pub struct Args {
     /// The cluster's, and not this machine's
@@ -120,17 +119,16 @@ impl Args {
     }
 }
 
-/// Answers `sublet queue` of this machine or of files. `carried` are the libraries inside this
-/// program, if it has any.
+/// Answers `sublet queue` of this machine or of files.
 ///
 /// # Errors
-/// There is no arbiter and none can be started, or it cannot be talked to.
-pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
+/// There is no driver, or an arbiter that does not answer.
+pub fn run(args: &Args) -> anyhow::Result<Answer> {
     if let Some(file) = &args.scope.kubeconfig {
         return Ok(no_cluster_meant(file, args.file.is_empty()));
     }
     if args.file.is_empty() {
-        return line::show(&Machine::of(&args.machine)?, args.output, carried);
+        return line::show(&Machine::of(&args.machine)?, args.output);
     }
     let shown = Shown::All { places: false };
     answer(Input::of_files(&args.file), &args.scope, args.output, shown)

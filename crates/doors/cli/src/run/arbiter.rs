@@ -70,23 +70,6 @@ pub(super) fn open(machine: &Machine, options: &LaunchOptions) -> anyhow::Result
     }
 }
 
-/// True if an arbiter runs. After an arbiter that has left jobs behind, there is a pause: its
-/// manager, or one of its jobs, starts the next one with the right options.
-pub(super) fn leave_to_others(machine: &Machine) -> anyhow::Result<bool> {
-    let began = Instant::now();
-    loop {
-        match machine.connect() {
-            Ok(_) => return Ok(true),
-            Err(error) if error.may_start() => {}
-            Err(error) => return Err(machine.unusable(error).into()),
-        }
-        if began.elapsed() >= OTHER_MAX || !machine.folder.lock_file().exists() {
-            return Ok(false);
-        }
-        std::thread::sleep(TRY_EVERY);
-    }
-}
-
 /// Begins to start one, unless another process is starting one.
 pub(super) fn begin(
     machine: &Machine,

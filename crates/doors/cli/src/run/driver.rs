@@ -59,6 +59,12 @@ impl DriverLibrary {
             DriverLibrary::Nvml => DRIVER_NVML,
         }
     }
+
+    /// The file that this variable names, if it is a whole path.
+    pub(super) fn set(self) -> Option<PathBuf> {
+        let set = std::env::var_os(self.variable()).map(PathBuf::from);
+        set.filter(|file| file.is_absolute())
+    }
 }
 
 /// The real driver's files on this machine.
@@ -92,33 +98,48 @@ impl DriverFiles {
 
     /// The file of each to use. The error lists the names and folders of the search.
     pub(super) fn chosen(&self, search: &Search) -> Result<(&Path, &Path), Advised> {
-        let missing = |library: DriverLibrary| {
-            let folders: Vec<_> = search
-                .folders
-                .iter()
-                .map(|folder| folder.display().to_string())
-                .collect();
-            let (name, variable) = (library.soname(), library.variable());
-            Advised::new(
-                format!(
-                    "there is no NVIDIA driver: {name} is in none of {}",
-                    folders.join(", ")
-                ),
-                format!(
-                    "{variable}=/path/{name} says where it is; `--fake-gpu 2x16GiB` needs none"
-                ),
-            )
-        };
-        let cuda = self
-            .cuda
-            .first()
-            .ok_or_else(|| missing(DriverLibrary::Cuda))?;
-        let nvml = self
-            .nvml
-            .first()
-            .ok_or_else(|| missing(DriverLibrary::Nvml))?;
+        let cuda = first(&self.cuda, DriverLibrary::Cuda, search)?;
+        let nvml = first(&self.nvml, DriverLibrary::Nvml, search)?;
         Ok((cuda, nvml))
     }
+}
+
+/// The file of one library to use.
+fn first<'a>(
+    files: &'a [PathBuf],
+    library: DriverLibrary,
+    search: &Search,
+) -> Result<&'a Path, Advised> {
+    if let Some(file) = files.first() {
+        return Ok(file);
+    }
+    let folders: Vec<_> = search
+        .folders
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    let (name, variable) = (library.soname(), library.variable());
+    Err(Advised::new(
+        format!(
+            "there is no NVIDIA driver: {name} is in none of {}",
+            folders.join(", ")
+        ),
+        format!("{variable}=/path/{name} says where it is; `--fake-gpu 2x16GiB` needs none"),
+    ))
+}
+
+/// The file of the real driver's NVML, for a process that is in no job.
+///
+/// # Errors
+/// There is none. The error lists the folders of the search.
+pub(crate) fn real_nvml() -> Result<PathBuf, Advised> {
+    let search = Search {
+        folders: folders(std::env::var_os("LD_LIBRARY_PATH").as_deref()),
+        own: &[],
+        set: [None, DriverLibrary::Nvml.set()],
+    };
+    let found = DriverFiles::find(&search).nvml;
+    first(&found, DriverLibrary::Nvml, &search).map(Path::to_owned)
 }
 
 /// The folders of `LD_LIBRARY_PATH`, then the well-known ones.

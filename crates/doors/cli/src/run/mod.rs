@@ -32,6 +32,7 @@ mod visible_cards;
 mod wait;
 
 pub use args::Args;
+pub(crate) use driver::real_nvml;
 pub use visible_cards::{VisibleCardsArgs, visible_cards};
 
 use std::io::{IsTerminal, Write};
@@ -101,22 +102,6 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
     notices.last().into_iter().for_each(say);
     memory_hint::after(ending, args, &machine, &mut connection, say);
     Ok(ending)
-}
-
-/// Sees to it that there is an arbiter to be asked about the machine. `carried` is as in [`run`].
-///
-/// # Errors
-/// None runs and none can be started: no driver, or another user's looks after these cards.
-pub(crate) fn ensure_arbiter(
-    machine: &Machine,
-    carried: Option<&'static Carried>,
-) -> anyhow::Result<()> {
-    if arbiter::leave_to_others(machine)? {
-        return Ok(());
-    }
-    let setup = Setup::find(machine, carried)?;
-    drop(arbiter::open(machine, &setup.launch)?);
-    Ok(())
 }
 
 /// A line for people, marked as ours among the command's own.

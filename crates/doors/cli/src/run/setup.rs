@@ -45,11 +45,8 @@ impl Setup {
         let store = libraries::usual_store(machine, carried)?;
         let interposer = libraries::interposer(&store)?;
         refuse_unloadable(&interposer)?;
-        let set = |library: DriverLibrary| {
-            let set = std::env::var_os(library.variable()).map(PathBuf::from);
-            // An outer job on a fake machine has its own idea of what is real.
-            set.filter(|file| file.is_absolute() && machine.fake.is_none())
-        };
+        // An outer job on a fake machine has its own idea of what is real.
+        let set = |library: DriverLibrary| library.set().filter(|_| machine.fake.is_none());
         let own = [interposer.cuda.clone(), interposer.nvml.clone()];
         let search = Search {
             folders: driver::folders(std::env::var_os("LD_LIBRARY_PATH").as_deref()),

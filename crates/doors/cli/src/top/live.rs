@@ -1,5 +1,5 @@
 //! The live view: the terminal in raw mode, one connection that brings a snapshot every half
-//! second, a few keys. Any end (a key, a signal, the end of the terminal, an error, a panic)
+//! second, a few keys. While no arbiter runs, the driver is read instead. Any end (a key, a signal, the end of the terminal, an error, a panic)
 //! restores the terminal.
 
 use std::io;
@@ -17,6 +17,7 @@ use sublet_arbiter::admin::{Client, ClientError, Reply, Request};
 use super::keys::{Keys, Wish};
 use super::screen::{Seen, draw};
 use super::signals::Signals;
+use crate::look::{self, DriverReader, Found, RETURN_MAX};
 use crate::machine::Machine;
 
 /// Between two snapshots.
@@ -25,8 +26,8 @@ const EVERY_MS: u64 = 500;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time limit for the rest of a key to arrive.
 const KEY_MAX: Duration = Duration::from_millis(50);
-/// Between two attempts to find a lost arbiter.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Between two attempts to find an arbiter, and between two readings of the driver meanwhile.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
 
 /// Reason why the view ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +41,15 @@ enum End {
 /// Shows the machine until the user has seen enough.
 ///
 /// # Errors
-/// There is no arbiter at the beginning, or the terminal cannot be used.
+/// There is no driver, an arbiter that does not answer, or no terminal that can be used.
 pub(super) fn show(machine: &Machine) -> anyhow::Result<()> {
     // Before the terminal is touched, so that an error is plain text.
-    let snapshot = machine.snapshot()?;
-    let mut feed = Feed::Connected(machine.connect_to_running()?);
+    let snapshot = look::at(machine)?.snapshot;
+    let now = Instant::now();
+    let mut feed = match look::connect(machine)? {
+        Found::Arbiter(client) => Feed::Connected(client),
+        Found::Nobody { note } => Feed::Alone(Alone::begin(machine, now, now, note)),
+    };
     feed.begin();
     let mut view = View {
         machine,
@@ -191,8 +196,55 @@ fn scrolled(seen: &Seen, by: isize) -> usize {
 
 /// Source of snapshots.
 enum Feed {
+    /// An arbiter.
     Connected(Client),
-    Lost { retry: Instant },
+    /// The driver, while there is no arbiter.
+    Alone(Alone),
+}
+
+/// The driver in the place of an arbiter, until one comes.
+struct Alone {
+    driver: DriverReader,
+    /// When the driver is first asked. Until then the last word of an arbiter stays, for the next
+    /// one to come.
+    from: Instant,
+    /// When an arbiter is looked for, and the driver asked.
+    next: Instant,
+    /// A line about jobs that are not shown.
+    note: Option<String>,
+}
+
+impl Alone {
+    fn begin(machine: &Machine, now: Instant, from: Instant, note: Option<String>) -> Alone {
+        Alone {
+            driver: DriverReader::start(machine),
+            from,
+            next: now,
+            note,
+        }
+    }
+
+    /// Takes the driver's answer, and asks anew if it is time. Returns a connection to an arbiter
+    /// that has come.
+    fn look(&mut self, machine: &Machine, seen: &mut Seen, now: Instant) -> Option<Client> {
+        match self.driver.take() {
+            Some(Ok(snapshot)) => {
+                seen.snapshot = snapshot;
+                seen.trouble.clone_from(&self.note);
+            }
+            Some(Err(error)) => seen.trouble = Some(format!("{error:#}")),
+            None => {}
+        }
+        if now < self.next {
+            return None;
+        }
+        self.next = now + RETRY_EVERY;
+        let arbiter = machine.connect().ok();
+        if arbiter.is_none() && now >= self.from {
+            self.driver.ask();
+        }
+        arbiter
+    }
 }
 
 impl Feed {
@@ -206,11 +258,11 @@ impl Feed {
         }
     }
 
-    /// When a lost arbiter is looked for.
+    /// When an arbiter is looked for.
     fn retry_at(&self) -> Option<Instant> {
         match self {
             Feed::Connected(_) => None,
-            Feed::Lost { retry } => Some(*retry),
+            Feed::Alone(alone) => Some(alone.next),
         }
     }
 
@@ -221,19 +273,19 @@ impl Feed {
                 Ok(()) => {}
                 Err(error) => {
                     seen.trouble = Some(format!("{error}; looking for a new one"));
-                    *self = Feed::Lost {
-                        retry: now + RETRY_EVERY,
+                    let pause = match look::is_awaited(machine) {
+                        true => RETURN_MAX,
+                        false => Duration::ZERO,
                     };
+                    *self = Feed::Alone(Alone::begin(machine, now, now + pause, None));
                 }
             },
-            Feed::Lost { retry } if now >= *retry => match machine.connect() {
-                Ok(client) => {
+            Feed::Alone(alone) => {
+                if let Some(client) = alone.look(machine, seen, now) {
                     *self = Feed::Connected(client);
                     self.begin();
                 }
-                Err(_) => *retry = now + RETRY_EVERY,
-            },
-            Feed::Lost { .. } => {}
+            }
         }
     }
 }
@@ -250,13 +302,17 @@ fn newest(client: &mut Client, seen: &mut Seen) -> Result<(), ClientError> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::fs;
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
-    use sublet_arbiter::admin::Snapshot;
+    use sublet_arbiter::admin::{PROTOCOL, Snapshot};
+    use sublet_fakegpu::{FakeMachine, Spec};
 
     use super::*;
     use crate::jobs::tests::example;
+    use crate::machine::FakeGpu;
 
     fn seen() -> Seen {
         Seen {
@@ -282,35 +338,86 @@ mod tests {
         assert_eq!(scrolled(&seen, -1), 2);
     }
 
+    fn line(reply: &Reply) -> String {
+        serde_json::to_string(reply).unwrap() + "\n"
+    }
+
+    /// An arbiter for one view, which says what it is and then shows the example.
+    fn answer(listener: &UnixListener) {
+        let hello = Reply::Hello {
+            protocol: PROTOCOL,
+            version: "1".to_owned(),
+            pid: 1,
+            epoch: 1,
+        };
+        for reply in [hello, Reply::Snapshot(Box::new(example()))] {
+            let (stream, _) = listener.accept().unwrap();
+            let mut asked = String::new();
+            BufReader::new(&stream).read_line(&mut asked).unwrap();
+            (&stream).write_all(line(&reply).as_bytes()).unwrap();
+        }
+    }
+
     #[test]
-    fn a_lost_arbiter_is_said_and_looked_for() {
+    fn the_view_goes_on_when_the_arbiter_ends_and_takes_up_the_next_one() {
         let base = tempfile::tempdir().unwrap();
-        let machine = Machine::below(base.path(), None);
+        let spec = Spec::read("3x16GiB").unwrap();
+        let cards = FakeMachine::open_or_create_in(base.path(), &spec).unwrap();
+        let fake = FakeGpu::read(cards.folder().to_str().unwrap()).unwrap();
+        let machine = Machine::below(&base.path().join("run"), Some(fake));
         machine.prepare().unwrap();
-        let listener = UnixListener::bind(machine.folder.admin_socket()).unwrap();
-        let mut feed = Feed::Connected(Client::connect(&machine.folder.admin_socket()).unwrap());
+        let socket = machine.folder.admin_socket();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut feed = Feed::Connected(Client::connect(&socket).unwrap());
         let (mut stream, _) = listener.accept().unwrap();
         let mut seen = seen();
         let t0 = Instant::now();
         feed.take(&machine, &mut seen, t0);
         assert_eq!(seen.trouble, None);
 
-        let reply = Reply::Snapshot(Box::new(example()));
-        let line = serde_json::to_string(&reply).unwrap() + "\n";
-        stream.write_all(line.as_bytes()).unwrap();
+        let said = line(&Reply::Snapshot(Box::new(example())));
+        stream.write_all(said.as_bytes()).unwrap();
         feed.take(&machine, &mut seen, t0);
         assert_eq!(seen.snapshot, example());
 
         drop((stream, listener));
         feed.take(&machine, &mut seen, t0);
-        assert!(
-            seen.trouble
-                .as_ref()
-                .unwrap()
-                .contains("looking for a new one")
-        );
+        let trouble = seen.trouble.clone().unwrap();
+        assert!(trouble.contains("looking for a new one"), "{trouble}");
         assert_eq!(seen.snapshot, example());
-        feed.take(&machine, &mut seen, t0 + RETRY_EVERY);
-        assert!(matches!(feed, Feed::Lost { retry } if retry == t0 + 2 * RETRY_EVERY));
+        feed.take(&machine, &mut seen, t0);
+        assert_eq!(feed.retry_at(), Some(t0 + RETRY_EVERY));
+        // No job waits for the next one: the driver is asked.
+        until(&mut feed, &machine, &mut seen, |seen| {
+            seen.snapshot.gpus.len() == 3
+        });
+        assert_eq!(
+            (seen.trouble.as_ref(), seen.snapshot.tenants.len()),
+            (None, 0)
+        );
+
+        fs::remove_file(&socket).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let arbiter = thread::spawn(move || answer(&listener));
+        until(&mut feed, &machine, &mut seen, |seen| {
+            seen.snapshot == example()
+        });
+        arbiter.join().unwrap();
+        // It has ended, too.
+        until(&mut feed, &machine, &mut seen, |seen| {
+            seen.snapshot.gpus.len() == 3
+        });
+    }
+
+    /// Looks until something is seen. Time goes faster here.
+    fn until(feed: &mut Feed, machine: &Machine, seen: &mut Seen, holds: impl Fn(&Seen) -> bool) {
+        let begun = Instant::now();
+        let mut now = begun;
+        while !holds(&*seen) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it is not seen");
+            now += RETRY_EVERY;
+            feed.take(machine, seen, now);
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }

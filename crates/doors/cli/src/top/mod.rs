@@ -12,13 +12,11 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use sublet_arbiter::admin::Snapshot;
-use sublet_arbiter::libraries::Carried;
 
 use crate::answer::{Answer, DONE, Format, document};
 use crate::jobs;
+use crate::look;
 use crate::machine::{Machine, MachineArgs};
-use crate::run;
-use crate::users::name_users;
 
 /// Arguments of `sublet top`.
 #[derive(Debug, clap::Args)]
@@ -32,10 +30,11 @@ EXAMPLES
   sublet top --once -o json | jq '.gpus[] | {gpu, freeMiB}'
 
 Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLOR is heeded.
+It starts nothing. Where no arbiter runs that this user may ask, it reads the driver.
 
 EXIT CODES
   0  printed, or ended by the user
-  1  no driver, or no arbiter that this user may ask; no agent on that node, or no right to it
+  1  no driver, or an arbiter that does not answer; no agent on that node, or no right to it
   2  wrong arguments")]
 pub struct Args {
     /// Print and end
@@ -65,29 +64,24 @@ impl Args {
     }
 }
 
-/// Answers `sublet top`, starting the machine's arbiter if none runs; live, the answer is empty
-/// when the user has seen enough. `carried` are the libraries inside this program, if it has any.
+/// Answers `sublet top`; live, the answer is empty when the user has seen enough.
 ///
 /// # Errors
-/// There is no arbiter and none can be started, or it cannot be talked to.
-pub fn run(args: &Args, carried: Option<&'static Carried>) -> anyhow::Result<Answer> {
+/// There is no driver, or an arbiter that does not answer; live, the terminal cannot be used.
+pub fn run(args: &Args) -> anyhow::Result<Answer> {
     let machine = Machine::of(&args.machine)?;
-    run::ensure_arbiter(&machine, carried)?;
     let is_live = args.output == Format::Table
         && !args.once
         && std::io::stdout().is_terminal()
         && std::io::stdin().is_terminal();
-    let text = if is_live {
+    if is_live {
         live::show(&machine)?;
-        String::new()
-    } else {
-        let mut snapshot = machine.snapshot()?;
-        name_users(&mut snapshot);
-        print(&snapshot, args.output)?
-    };
+        return Ok(Answer::default());
+    }
+    let look = look::at(&machine)?;
     Ok(Answer {
-        text,
-        notes: Vec::new(),
+        text: print(&look.snapshot, args.output)?,
+        notes: look.note.into_iter().collect(),
         code: DONE,
     })
 }

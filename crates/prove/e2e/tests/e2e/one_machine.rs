@@ -4,6 +4,7 @@
 mod cards;
 mod clients;
 mod compute;
+mod looks;
 pub(crate) mod mps;
 mod remains;
 mod shares;
@@ -313,7 +314,6 @@ fn a_process_that_is_no_job_is_ended_where_the_operator_says_so() -> Result<()> 
     };
     let words = "agent --standalone --evict-unmanaged";
     let agent = Running::start(&mut machine.sublet(words))?;
-    // `top` would start one of its own.
     until("the arbiter", || machine.arbiter())?;
     let hold = "alloc --size 64MiB --hold 600";
     let mut job = Running::start(&mut machine.job("--memory 1GiB --name job", hold))?;

@@ -93,7 +93,7 @@ fn a_job_beyond_its_limit_is_ended_where_the_operator_says_so_and_no_other_is() 
         return Ok(());
     };
     let agent = Running::start(&mut machine.sublet("agent --standalone --evict-over"))?;
-    until("the arbiter", || machine.top().map(drop))?;
+    until("the arbiter", || machine.arbiter())?;
     // One at its limit, whose limit is then lowered under it.
     let words = "alloc --until-oom --hold stdin";
     let mut honest = Running::start(&mut machine.job("--memory 2GiB --name honest", words))?;

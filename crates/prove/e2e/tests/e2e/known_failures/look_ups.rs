@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
-use sublet_e2e::one_machine::{Calls, Ended, Machine, Running, mib};
+use sublet_e2e::one_machine::{Calls, Ended, Machine, Running, is_alive, mib};
 
 use crate::known_failures::EXACT;
 
@@ -231,6 +231,7 @@ fn row_02_a_constructor_may_start_the_driver_while_another_thread_does() -> Resu
     assert_eq!(lines, ["initialised 0", "loaded 0"]);
     let ended = job.end()?;
     ensure!(ended.code == Some(0), "{ended:?}");
-    machine.top().context("the arbiter serves on")?;
+    machine.top()?;
+    ensure!(is_alive(arbiter), "the arbiter has ended");
     Ok(())
 }

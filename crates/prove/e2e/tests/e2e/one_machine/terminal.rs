@@ -143,6 +143,30 @@ fn top_is_left_by_keys_and_costs_little_meanwhile() -> Result<()> {
 }
 
 #[test]
+fn top_takes_up_an_arbiter_that_comes_and_goes_on_when_it_ends() -> Result<()> {
+    let Some(machine) = Machine::new(SPEC)? else {
+        return Ok(());
+    };
+    let mut terminal = Terminal::open()?;
+    let mut top = terminal.start(&mut machine.sublet("top"))?;
+    terminal.shows("scroll")?;
+    assert!(machine.arbiter().is_err(), "it has started one");
+    let first = holder(&machine)?;
+    terminal.shows("holder")?;
+    assert_eq!(first.end()?.code, Some(0));
+    kill_process(machine.arbiter()?, Signal::TERM)?;
+    terminal.shows("looking")?;
+    let hold = "alloc --size 64MiB --hold stdin";
+    let second = Running::start(&mut machine.job("--name second", hold))?;
+    terminal.shows("second")?;
+    terminal.types("q")?;
+    terminal.shows("\x1b[?1049l")?;
+    assert_eq!(top.end()?.code(), Some(0));
+    assert_eq!(second.end()?.code, Some(0));
+    Ok(())
+}
+
+#[test]
 fn a_wait_ends_with_its_terminal() -> Result<()> {
     let Some(machine) = Machine::new(SPEC)? else {
         return Ok(());

@@ -61,7 +61,7 @@ fn who_has_less_of_the_cards_goes_first() -> Result<()> {
         return Ok(());
     };
     let arbiter = Running::start(&mut machine.sublet("agent --standalone --shared"))?;
-    until("the arbiter to listen", || machine.top().map(|_| ()))?;
+    until("the arbiter to listen", || machine.arbiter())?;
 
     let mut first = job(&machine, ANNE, "--memory 12GiB --name first")?;
     first.report()?;
@@ -102,6 +102,32 @@ fn who_has_less_of_the_cards_goes_first() -> Result<()> {
     for job in [second, own, third, later] {
         assert_eq!(job.end()?.code, Some(0));
     }
+    arbiter.signal(rustix::process::Signal::TERM)?;
+    assert_eq!(arbiter.end()?.code, Some(0));
+    Ok(())
+}
+
+/// Root's arbiter serves root alone unless it is told otherwise. Others may look at the cards.
+#[test]
+fn who_may_not_ask_the_arbiter_sees_the_cards() -> Result<()> {
+    let Some(machine) = Machine::of_everybody("2x16GiB,context=0MiB")? else {
+        return Ok(());
+    };
+    let arbiter = Running::start(&mut machine.sublet("agent --standalone"))?;
+    until("the arbiter to listen", || machine.arbiter())?;
+    for (words, part) in [
+        ("ps", "16384 MiB"),
+        ("top --once", "16384 MiB"),
+        ("queue", "no job waits"),
+    ] {
+        let seen = told(&machine, ANNE, words)?;
+        assert_eq!(seen.code, Some(0), "{words}: {seen:?}");
+        assert!(seen.lines.join("\n").contains(part), "{words}: {seen:?}");
+        assert!(seen.errors.contains("no arbiter is asked"), "{seen:?}");
+        assert!(seen.errors.contains("ermission denied"), "{seen:?}");
+    }
+    let refused = told(&machine, ANNE, "run --memory 1GiB -- true")?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
     arbiter.signal(rustix::process::Signal::TERM)?;
     assert_eq!(arbiter.end()?.code, Some(0));
     Ok(())

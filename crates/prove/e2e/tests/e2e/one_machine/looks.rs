@@ -1,0 +1,109 @@
+//! `ps`, `top` and `queue` look, and start nothing: without an arbiter they show what one would show.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sublet_e2e::one_machine::{Ended, Machine, Running, until};
+
+use crate::one_machine::EXACT;
+
+const LOOKS: [&str; 4] = ["ps", "top --once", "queue", "ps -o json"];
+
+fn end(command: &mut Command) -> Result<Ended> {
+    Running::start(command)?.end()
+}
+
+/// Starts an arbiter by hand.
+fn agent(machine: &Machine) -> Result<Running> {
+    let agent = Running::start(&mut machine.sublet("agent --standalone"))?;
+    until("the arbiter", || {
+        ensure!(machine.arbiter()? == agent.pid(), "it is another one");
+        Ok(())
+    })?;
+    Ok(agent)
+}
+
+#[test]
+fn a_look_leaves_nothing_and_an_arbiter_starts_at_once() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    for words in LOOKS {
+        let seen = end(&mut machine.sublet(words))?;
+        assert_eq!((seen.code, &*seen.errors), (Some(0), ""), "{words}");
+        // No socket, no log, no lock, and so nobody who listens.
+        assert!(!machine.path().join("run").exists(), "{words}");
+    }
+    let agent = agent(&machine)?;
+    agent.signal(Signal::TERM)?;
+    assert_eq!(agent.end()?.code, Some(0));
+    for words in LOOKS {
+        let seen = end(&mut machine.sublet(words))?;
+        assert_eq!((seen.code, &*seen.errors), (Some(0), ""), "{words}");
+        assert!(machine.arbiter().is_err(), "{words}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_look_works_where_no_folder_can_be_made() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let nowhere = ("SUBLET_RUNTIME_DIR", "/proc/sublet");
+    for words in LOOKS {
+        let seen = end(machine.sublet(words).env(nowhere.0, nowhere.1))?;
+        assert_eq!((seen.code, &*seen.errors), (Some(0), ""), "{words}");
+    }
+    let refused = end(machine
+        .run("--memory 1GiB")
+        .arg("true")
+        .env(nowhere.0, nowhere.1))?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn a_look_shows_what_an_arbiter_would_show() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    let mut stranger = Running::start(&mut machine.direct("alloc --size 256MiB --hold stdin"))?;
+    let pid = stranger.report()?["pid"].clone();
+    let table = end(&mut machine.sublet("ps"))?;
+    let row = table.lines.get(1).context("no row")?;
+    assert!(table.lines[0].starts_with("ID  NAME"), "{table:?}");
+    assert!(
+        row.contains("unmanaged") && row.contains("256 MiB"),
+        "{row}"
+    );
+    let alone = machine.top()?;
+    assert_eq!(alone["tenants"][0]["pids"], json!([pid]), "{alone}");
+    assert!(machine.arbiter().is_err());
+    let agent = agent(&machine)?;
+    let names = |value: &Value| {
+        let names = value.as_object().map(|fields| fields.keys().cloned());
+        names.into_iter().flatten().collect::<Vec<_>>()
+    };
+    until("the same of an arbiter", || {
+        let arbiters = machine.top()?;
+        ensure!(names(&arbiters) == names(&alone), "{arbiters}");
+        ensure!(arbiters["tenants"] == alone["tenants"], "{arbiters}");
+        for card in 0..2_usize {
+            let (mut its, mut ours) = (arbiters["gpus"][card].clone(), alone["gpus"][card].clone());
+            // Only an arbiter measures them.
+            for measured in ["packing", "contextMiB", "computeUsedPercent"] {
+                its[measured] = Value::Null;
+                ours[measured] = Value::Null;
+            }
+            ensure!(its == ours, "{its} and without an arbiter {ours}");
+        }
+        Ok(())
+    })?;
+    stranger.end()?;
+    agent.signal(Signal::TERM)?;
+    assert_eq!(agent.end()?.code, Some(0));
+    Ok(())
+}
