@@ -30,7 +30,8 @@
 //!   `look` asks the arbiter for what they show, or the driver where none runs. In `top/`, `keys`,
 //!   `columns` and `screen` are pure, and `live` owns the terminal; `node` asks the agent of a
 //!   cluster's node.
-//! - `standalone`: the arbiter as a program of its own.
+//! - `standalone`: the arbiter as a program of its own. `holder` says what keeps it from starting,
+//!   and which command ends that.
 //!
 //! Both: `completion` answers a shell that completes a command line.
 //!
@@ -59,6 +60,7 @@ mod answer;
 pub mod completion;
 mod compute;
 pub mod explain;
+mod holder;
 pub mod inspect;
 pub mod install;
 mod jobs;

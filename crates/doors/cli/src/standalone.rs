@@ -18,6 +18,7 @@ use sublet_fakegpu::machine::VARIABLE;
 use sublet_model::Milli;
 
 use crate::answer::Advised;
+use crate::holder;
 use crate::machine::{Machine, MachineArgs};
 use crate::run::libraries;
 
@@ -156,6 +157,9 @@ fn advised(error: ArbiterError) -> anyhow::Error {
             let hint = "the driver's compute utilities bring `nvidia-cuda-mps-control`; --mps=PROGRAM \
                         names it where it is elsewhere";
             Advised::new(error.to_string(), hint).into()
+        }
+        ArbiterError::Held { pid, uid, .. } => {
+            Advised::new(error.to_string(), holder::hint(*pid, *uid)).into()
         }
         _ => error.into(),
     }

@@ -1,11 +1,12 @@
 //! `ps`, `top` and `queue` look, and start nothing: without an arbiter they show what one would show.
+//! And arbiters that are refused, because another one runs.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use sublet_e2e::one_machine::{Ended, Machine, Running, until};
+use sublet_e2e::one_machine::{Ended, Machine, Running, is_alive, until};
 
 use crate::one_machine::EXACT;
 
@@ -104,6 +105,49 @@ fn a_look_shows_what_an_arbiter_would_show() -> Result<()> {
     })?;
     stranger.end()?;
     agent.signal(Signal::TERM)?;
+    assert_eq!(agent.end()?.code, Some(0));
+    Ok(())
+}
+
+/// The command in a message that ends an arbiter.
+fn ending(said: &str) -> Result<&str> {
+    let mut commands = said.split('`').skip(1).step_by(2);
+    let kill = commands.find(|words| words.starts_with("kill "));
+    kill.with_context(|| said.to_owned())
+}
+
+#[test]
+fn a_refused_arbiter_names_the_command_that_ends_the_other() -> Result<()> {
+    let Some(machine) = Machine::new(EXACT)? else {
+        return Ok(());
+    };
+    machine.report("--memory 1GiB", "info")?;
+    let first = machine.arbiter()?;
+    let mut second = machine.sublet("agent --standalone");
+    let refused = end(&mut second)?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let process = format!("process {} of user ", first.as_raw_nonzero());
+    for part in [&*process, "hint: `sublet run` started it"] {
+        assert!(refused.errors.contains(part), "{refused:?}");
+    }
+    let kill = ending(&refused.errors)?;
+    let killed = end(machine.command("bash").args(["-c", kill]))?;
+    assert_eq!(killed.code, Some(0), "{kill}: {killed:?}");
+    until("its end", || {
+        ensure!(!is_alive(first), "it lives");
+        Ok(())
+    })?;
+    let agent = agent(&machine)?;
+    let refused = end(&mut second)?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let hint = "hint: it is `sublet agent --standalone`; `kill ";
+    assert!(refused.errors.contains(hint), "{refused:?}");
+    // It serves jobs: nobody needs another one for them.
+    machine.report("--memory 1GiB", "info")?;
+    assert_eq!(machine.arbiter()?, agent.pid());
+    let kill = ending(&refused.errors)?;
+    let killed = end(machine.command("bash").args(["-c", kill]))?;
+    assert_eq!(killed.code, Some(0), "{kill}: {killed:?}");
     assert_eq!(agent.end()?.code, Some(0));
     Ok(())
 }
