@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,11 @@ use clap_complete::env::Shells;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::core::ApiResource;
 use sublet_arbiter::admin::{Snapshot, TenantRow};
-use sublet_arbiter::{GpuView, NVML_LIBRARY, NvmlView};
 use sublet_client::list_names;
-use sublet_model::GpuUuid;
 use sublet_plan::Policy;
 
 use crate::answer::{Answer, to_stdout};
+use crate::look;
 use crate::machine::{FakeGpu, Machine, MachineArgs};
 use crate::paste;
 
@@ -365,10 +364,9 @@ impl Typed {
         }
     }
 
-    fn machine(&self) -> Machine {
-        Machine::of(&MachineArgs {
-            fake_gpu: self.fake_gpu.clone(),
-        })
+    fn machine(&self) -> Option<Machine> {
+        let fake_gpu = self.fake_gpu.clone();
+        Machine::of(&MachineArgs { fake_gpu }).ok()
     }
 
     /// Answer to a question, if it comes in time.
@@ -388,17 +386,15 @@ impl Typed {
 
     /// State of this machine, if an arbiter runs.
     fn arbiter(&self) -> Option<Snapshot> {
-        let machine = self.machine();
+        let machine = self.machine()?;
         self.within(move || machine.snapshot().ok())
     }
 
     /// Cards of this machine, by its arbiter, else by the driver.
     fn cards(&self) -> Option<Vec<KnownCard>> {
-        let machine = self.machine();
+        let machine = self.machine()?;
         self.within(move || {
-            let Ok(snapshot) = machine.snapshot() else {
-                return machine.fake.is_none().then(by_driver).flatten();
-            };
+            let snapshot = look::at(&machine).ok()?.snapshot;
             let cards = snapshot.gpus.into_iter();
             let cards = cards.map(|gpu| KnownCard {
                 index: gpu.index,
@@ -433,18 +429,6 @@ impl Typed {
 /// An argument's value; nothing if this command has no such argument.
 fn value<T: Any + Clone + Send + Sync>(matches: Option<&ArgMatches>, id: &str) -> Option<T> {
     matches?.try_get_one::<T>(id).ok().flatten().cloned()
-}
-
-/// The cards that NVIDIA's driver sees.
-fn by_driver() -> Option<Vec<KnownCard>> {
-    let mut view = NvmlView::open(Path::new(NVML_LIBRARY)).ok()?;
-    let inventory = view.inventory().ok()?;
-    let cards = inventory.gpus().iter().map(|gpu| KnownCard {
-        index: gpu.index.0,
-        uuid: gpu.uuid.as_ref().map_or("", GpuUuid::as_str).to_owned(),
-        model: gpu.model.to_string(),
-    });
-    Some(cards.collect())
 }
 
 #[cfg(test)]

@@ -19,8 +19,11 @@ const WORDS: &str = include_str!("vocabulary/words.txt");
 /// Title of the table in STYLE.md.
 const TABLE: &str = "### Words that people and programs read";
 
-/// Every command with `-o`, and its tables and JSON of examples.
-const COMMANDS: [(&str, fn() -> Vec<[String; 2]>); 12] = [
+/// Tables and JSON of a command's examples.
+type Answers = fn() -> Vec<[String; 2]>;
+
+/// Every command with `-o`, and its answers.
+const COMMANDS: [(&str, Answers); 12] = [
     ("ps", crate::ps::tests::answers),
     ("top", top),
     ("limit", crate::limit::tests::answers),

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sublet_cli::{
-    Answer, BAD_INPUT, DONE, completion, exit_code, explain, inspect, install, limit, plan,
-    print_error, ps, queue, quota, run, simulate, standalone, top,
+    BAD_INPUT, DONE, completion, exit_code, explain, inspect, install, limit, plan, print_error,
+    ps, queue, quota, run, simulate, standalone, top,
 };
 
 use carried::CARRIED;

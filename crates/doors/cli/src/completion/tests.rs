@@ -1,5 +1,7 @@
 //! What is offered for what is typed; shells and sockets are in the tests of the executable.
 
+use std::path::Path;
+
 use clap::{CommandFactory, Parser};
 
 use super::*;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sublet_arbiter::admin::{Class, Mode, Placed, PlacedGpu, Submit, is_name_of, parse_compute};
 use sublet_model::Milli;
-use sublet_share::JobRefusal;
+use sublet_share::{ComputeRange, JobRefusal};
 
 use super::args::{Args, Cards, NAME_MAX};
 use super::setup::Setup;
@@ -70,7 +70,7 @@ pub(super) fn refuse_contradiction(args: &Args) -> Result<(), Advised> {
         .of_input());
     }
     let compute = args.compute.as_deref().map(parse_compute);
-    let promised = compute.and_then(Result::ok).map(|range| range.request());
+    let promised = compute.and_then(Result::ok).map(ComputeRange::request);
     match promised {
         Some(asked) if asked > Milli::ZERO && args.class == Class::Opportunistic => {
             let refusal = JobRefusal::Opportunistic { asked };

@@ -66,7 +66,10 @@ pub(super) fn side_by_side<'p, P: Sync, O: Send>(
     one: impl Fn(&'p P, &RunProgress<'_>) -> Result<O, BadRequest> + Sync,
 ) -> Result<Vec<Run<'p, P, O>>, BadRequest> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = args.threads.map_or(cores, NonZeroUsize::get).min(plan.len());
+    let threads = args
+        .threads
+        .map_or(cores, NonZeroUsize::get)
+        .min(plan.len());
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<_>> = Mutex::new(plan.iter().map(|_| None).collect());
     let progress = Progress::new(plan.len());
