@@ -65,7 +65,7 @@ fn is_at_its_limit(machine: &Machine, name: &str, report: &Value, bytes: u64) ->
     let used = machine.card(0)?.used + machine.card(1)?.used;
     ensure!(used == LIMIT, "NVML counts {used}: {report}");
     let row = machine.tenant(name)?;
-    ensure!(mib(number(&row["memoryUsedMiB"])?) == LIMIT, "{row}");
+    ensure!(mib(number(&row["usedMiB"])?) == LIMIT, "{row}");
     ensure!(row["pids"] == json!([report["pid"]]), "{row}");
     Ok(())
 }
@@ -104,13 +104,13 @@ fn no_variable_lifts_a_limit_of_compute_time() -> Result<()> {
         }
         until("all of them to wait", || {
             let top = machine.top()?;
-            let jobs = top["tenants"].as_array().context("no tenants")?;
+            let jobs = top["jobs"].as_array().context("no jobs")?;
             for (at, row) in rows {
                 let name = format!("row{at}");
                 let job = jobs.iter().find(|job| job["name"] == name);
                 let job = job.with_context(|| format!("no {name} in {top}"))?;
                 let percent = |key: &str| job[key].as_f64().unwrap_or(0.0);
-                let (used, waiting) = (percent("computeUsedPercent"), percent("waitingPercent"));
+                let (used, waiting) = (percent("computeUsedPercent"), percent("turnWaitPercent"));
                 let is_held = used > 0.0 && used <= 12.0 && waiting >= 60.0;
                 ensure!(is_held, "{:?}: {job}", row.set);
             }
@@ -166,7 +166,7 @@ fn a_context_that_a_variable_makes_larger_is_charged_within_two_readings() -> Re
     assert_eq!(used, mib(2048 + 120));
     until("it to be found", || {
         let row = machine.tenant("job")?;
-        ensure!(mib(number(&row["memoryUsedMiB"])?) == used, "{row}");
+        ensure!(mib(number(&row["usedMiB"])?) == used, "{row}");
         ensure!(row["state"] == "over", "{row}");
         Ok(())
     })?;

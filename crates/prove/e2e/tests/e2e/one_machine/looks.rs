@@ -81,7 +81,7 @@ fn a_look_shows_what_an_arbiter_would_show() -> Result<()> {
         "{row}"
     );
     let alone = machine.top()?;
-    assert_eq!(alone["tenants"][0]["pids"], json!([pid]), "{alone}");
+    assert_eq!(alone["jobs"][0]["pids"], json!([pid]), "{alone}");
     assert!(machine.arbiter().is_err());
     let agent = agent(&machine)?;
     let names = |value: &Value| {
@@ -91,7 +91,7 @@ fn a_look_shows_what_an_arbiter_would_show() -> Result<()> {
     until("the same of an arbiter", || {
         let arbiters = machine.top()?;
         ensure!(names(&arbiters) == names(&alone), "{arbiters}");
-        ensure!(arbiters["tenants"] == alone["tenants"], "{arbiters}");
+        ensure!(arbiters["jobs"] == alone["jobs"], "{arbiters}");
         for card in 0..2_usize {
             let (mut its, mut ours) = (arbiters["gpus"][card].clone(), alone["gpus"][card].clone());
             // Only an arbiter measures them.
