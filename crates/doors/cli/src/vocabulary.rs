@@ -197,8 +197,10 @@ fn is_amount(text: &str) -> bool {
     let mut parts = text.split([' ', '.']).filter(|part| !part.is_empty());
     let is_unit =
         |part: &str| matches!(part, "MiB" | "GiB" | "KiB" | "B" | "%" | "s" | "ms" | "min");
-    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    text.split(' ').any(is_unit) && parts.all(|part| is_unit(part) || is_number(part))
+    let is_number =
+        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let has_both = text.split(' ').any(is_unit) && text.split([' ', '.']).any(is_number);
+    has_both && parts.all(|part| is_unit(part) || is_number(part))
 }
 
 /// Headings of the tables in a text: lines of capitals.
@@ -291,6 +293,9 @@ fn every_flag_keeps_to_the_vocabulary() {
         let words = line.trim_start().split([' ', ',']);
         let words = words.take_while(|word| word.is_empty() || word.starts_with('-'));
         for flag in words.filter(|word| word.starts_with("--")) {
+            let is_of_flag = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+            let flag = flag.split(|letter| !is_of_flag(letter)).next();
+            let flag = flag.unwrap_or_default();
             flags += 1;
             let words: Vec<String> = flag[2..].split('-').map(str::to_owned).collect();
             if !DEVICES.contains(&flag) {

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_stops_here_and_the_next_outside_is_told_again() {
+    fn a_panic_stops_here_and_others_are_told() {
         assert_eq!(catch_panic(|| 5), Some(5));
         let none: Option<u8> = catch_panic(|| panic!("a bug of ours, on purpose"));
         assert_eq!(none, None);

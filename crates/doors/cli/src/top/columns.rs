@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(check(12), [(1, 5), (2, 5)]);
         assert_eq!(check(10), [(0, 3), (1, 5)]);
         assert_eq!(check(9), [(1, 5)]);
-        assert_eq!(check(4), [(0, 3)]);
+        assert_eq!(check(4), [(2, 4)]);
+        assert_eq!(check(3), [(0, 3)]);
         assert_eq!(check(2), []);
     }
 

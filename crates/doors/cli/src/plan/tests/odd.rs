@@ -106,7 +106,7 @@ fn an_odd_item_of_a_list_costs_nothing_but_itself() {
     let said = odd(list);
     assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
     assert!(
-        table(list).text.contains("\ndefault    q    n1"),
+        table(list).text.contains("\ndefault    q     n1"),
         "{}",
         table(list).text
     );
@@ -124,7 +124,7 @@ fn an_odd_item_of_a_list_costs_nothing_but_itself() {
     assert!(
         table(&format!("{NODE}---\n{json}\n"))
             .text
-            .contains("\ndefault    q    n1")
+            .contains("\ndefault    q     n1")
     );
     // One in braces that is no JSON cannot be cut apart.
     let flow = "{kind: List, items: [{kind: Pod, metadata: {name: [x]}}]}\n";

@@ -302,7 +302,7 @@ fn the_place_is_kept_and_shown_as_what_it_is() {
     );
     let shown = table(&text).text;
     assert!(
-        shown.contains("\ndefault    first  n1?     c          0    1 MiB   -\n"),
+        shown.contains("\ndefault    first  n1?     c          0    1 MiB    -\n"),
         "{shown}"
     );
     assert!(shown.contains(
