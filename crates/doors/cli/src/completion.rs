@@ -21,7 +21,7 @@ use clap_complete::engine::{
 use clap_complete::env::Shells;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::core::ApiResource;
-use sublet_arbiter::admin::{Snapshot, TenantRow};
+use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 use sublet_client::list_names;
 use sublet_plan::Policy;
 
@@ -285,21 +285,16 @@ fn jobs(snapshot: &Snapshot) -> Vec<CompletionCandidate> {
     offered
 }
 
-/// A card as it can be named.
-#[derive(Debug)]
-struct KnownCard {
-    index: u16,
-    uuid: String,
-    model: String,
-}
-
 /// Cards by number, and by UUID once one is begun; those that stand in the list already are left out.
-fn cards(begun: &str, known: &[KnownCard]) -> Vec<CompletionCandidate> {
+fn cards(begun: &str, known: &[GpuRow]) -> Vec<CompletionCandidate> {
     let (chosen, _) = split_list(begun);
     let mut offered = Vec::new();
     for card in known {
         let (number, uuid) = (card.index.to_string(), card.uuid.as_str());
-        if chosen.split(',').any(|one| one == number || one == uuid) {
+        if chosen
+            .split(',')
+            .any(|one| !one.is_empty() && (one == number || one == uuid))
+        {
             continue;
         }
         let named = |name: &str, help: String| {
@@ -391,18 +386,9 @@ impl Typed {
     }
 
     /// Cards of this machine, by its arbiter, else by the driver.
-    fn cards(&self) -> Option<Vec<KnownCard>> {
+    fn cards(&self) -> Option<Vec<GpuRow>> {
         let machine = self.machine()?;
-        self.within(move || {
-            let snapshot = look::at(&machine).ok()?.snapshot;
-            let cards = snapshot.gpus.into_iter();
-            let cards = cards.map(|gpu| KnownCard {
-                index: gpu.index,
-                uuid: gpu.uuid,
-                model: gpu.model,
-            });
-            Some(cards.collect())
-        })
+        self.within(move || Some(look::at(&machine).ok()?.snapshot.gpus))
     }
 
     /// Names of objects in the cluster, or in the namespace that is meant.

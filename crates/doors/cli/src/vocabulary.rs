@@ -197,8 +197,7 @@ fn is_amount(text: &str) -> bool {
     let mut parts = text.split([' ', '.']).filter(|part| !part.is_empty());
     let is_unit =
         |part: &str| matches!(part, "MiB" | "GiB" | "KiB" | "B" | "%" | "s" | "ms" | "min");
-    let is_number =
-        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let has_both = text.split(' ').any(is_unit) && text.split([' ', '.']).any(is_number);
     has_both && parts.all(|part| is_unit(part) || is_number(part))
 }

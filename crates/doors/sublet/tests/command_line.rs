@@ -265,7 +265,10 @@ fn flags_that_contradict_each_other_exit_with_2() {
         &["install", "--extender-port", "4000"],
         "--patch-default-scheduler",
     );
-    check(&["run", "--gpus", "2", "--allowed-gpus", "1", "true"], "names 1");
+    check(
+        &["run", "--gpus", "2", "--allowed-gpus", "1", "true"],
+        "names 1",
+    );
     let compute = [
         "run",
         "--class",

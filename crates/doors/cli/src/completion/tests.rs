@@ -47,10 +47,11 @@ fn jobs_have_names_and_else_numbers() {
 
 #[test]
 fn cards_follow_those_of_the_list() {
-    let card = |index, uuid: &str| KnownCard {
+    let card = |index, uuid: &str| GpuRow {
         index,
         uuid: uuid.to_owned(),
         model: "Fake".to_owned(),
+        ..GpuRow::default()
     };
     let known = [card(0, "GPU-a"), card(1, "GPU-b"), card(2, "")];
     let check = |begun: &str| texts(&cards(begun, &known));
