@@ -130,13 +130,13 @@ async fn filter(Shared(scheduler): Shared<Arc<Scheduler>>, body: Bytes) -> Respo
     }
     // The kube-scheduler asks again about a pod the moment it sees room appear, and a refusal then
     // stands until something else happens in the cluster. Its watch may be a few milliseconds
-    // ahead of ours. So a pod that is refused again is looked at once more, if our watch brings
-    // news within that time.
+    // ahead of ours. So a pod that is refused again is looked at once more with each news that our
+    // watch brings within that time.
     if answer.refused_again && scheduler.may_catch_up() {
         let begun = Instant::now();
-        if tokio::time::timeout(CATCH_UP, freed.changed())
-            .await
-            .is_ok()
+        while answer.refused_again
+            && let Some(left) = CATCH_UP.checked_sub(begun.elapsed())
+            && tokio::time::timeout(left, freed.changed()).await.is_ok()
         {
             answer = answer_filter(&scheduler, &body);
         }

@@ -329,6 +329,10 @@ impl Default for Patience {
     }
 }
 
+/// Time in which waits for news may be paid off later: half a second of waits, and the four
+/// fifths that nobody waits.
+const PATIENCE_AHEAD_MS: u64 = 2_000;
+
 /// The extender: its state, its way to the API server, its metrics.
 pub struct Scheduler {
     state: Mutex<State>,
@@ -339,8 +343,9 @@ pub struct Scheduler {
     pub(crate) freed: watch::Sender<()>,
     /// Told of pods that policies may have learnt from.
     pub(crate) learnt: Notify,
-    /// Before this moment (ms) nobody waits for news.
-    patient_after_ms: AtomicU64,
+    /// Moment (ms) at which the waits for news so far are paid off, as in the generic cell rate
+    /// algorithm (ITU-T I.371).
+    patience_paid_ms: AtomicU64,
     pub(crate) client: Client,
     /// The names of the schedulers that ask us.
     pub(crate) schedulers: Vec<String>,
@@ -383,7 +388,7 @@ impl Scheduler {
             listed: AtomicU8::new(Listed::Plans as u8),
             freed: watch::Sender::new(()),
             learnt: Notify::new(),
-            patient_after_ms: AtomicU64::new(0),
+            patience_paid_ms: AtomicU64::new(0),
             client,
             schedulers,
             patience: Patience::default(),
@@ -459,16 +464,20 @@ impl Scheduler {
     }
 
     /// May a filter call wait for news now? The scheduler's cycle stands still meanwhile, so
-    /// waiting takes at most a fifth of the time.
+    /// waiting takes at most a fifth of the time, and half a second in a row. One wait in vain is
+    /// often followed by one that is not: a pod that goes is changed before it is gone, and the
+    /// kube-scheduler asks again after both.
     pub(crate) fn may_catch_up(&self) -> bool {
-        now().ms() >= self.patient_after_ms.load(Ordering::Relaxed)
+        let paid_ms = self.patience_paid_ms.load(Ordering::Relaxed);
+        now().ms() + PATIENCE_AHEAD_MS > paid_ms
     }
 
     /// A filter call has waited so long.
     pub(crate) fn caught_up(&self, waited: Duration) {
-        let pause_ms = 4 * waited.as_millis() as u64;
-        let after = now().plus_ms(pause_ms).ms();
-        self.patient_after_ms.store(after, Ordering::Relaxed);
+        let price_ms = 5 * waited.as_millis() as u64;
+        let paid_ms = self.patience_paid_ms.load(Ordering::Relaxed);
+        let paid_ms = paid_ms.max(now().ms()) + price_ms;
+        self.patience_paid_ms.store(paid_ms, Ordering::Relaxed);
     }
 
     /// Is the ledger complete?

@@ -172,9 +172,12 @@ async fn a_pod_refused_again_is_looked_at_once_more_when_room_appears_meanwhile(
     let late = pod("late", 8_138);
     let refused = world.filter(&late, &["n1", "n2"]).await;
     assert_eq!(refused["NodeNames"], json!([]));
-    // The kube-scheduler already knows that n2-1 is gone; our watch hears of it during the call.
+    // The kube-scheduler already knows that n2-1 is gone; our watch hears of it during the call,
+    // after something else.
     let scheduler = world.scheduler.clone();
     let news = tokio::spawn(async move {
+        tokio::task::yield_now().await;
+        scheduler.freed.send_replace(());
         tokio::task::yield_now().await;
         scheduler.state().forget(&PodUid::new("n2-1").unwrap());
         scheduler.freed.send_replace(());
@@ -182,11 +185,15 @@ async fn a_pod_refused_again_is_looked_at_once_more_when_room_appears_meanwhile(
     let answer = world.filter(&late, &["n1", "n2"]).await;
     news.await.unwrap();
     assert_eq!(answer["NodeNames"], json!(["n2"]));
-    // Without news it is refused, and the next call does not wait at all.
+    // Without news it is refused. Half a second of that in a row, and nobody waits any more.
     let other = pod("other", 16_276);
     world.filter(&other, &["n1"]).await;
-    world.filter(&other, &["n1"]).await;
-    assert!(!world.scheduler.may_catch_up());
+    let mut waits = 0;
+    while world.scheduler.may_catch_up() {
+        world.filter(&other, &["n1"]).await;
+        waits += 1;
+    }
+    assert!((3..=6).contains(&waits), "{waits}");
 }
 
 #[tokio::test]
