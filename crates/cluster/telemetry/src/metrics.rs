@@ -254,7 +254,7 @@ impl AgentMetrics {
         );
         registry.register(
             "container_refusals",
-            "Times that a container was refused GPU memory, by GPU",
+            "Seconds in which a container was refused GPU memory, by GPU",
             tenant_refusals,
         );
         registry.register_with_unit(

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use sublet_arbiter::admin::{Client, Snapshot};
-use sublet_arbiter::{GpuView, HostPlace, NvmlView, Onlooker, expects_jobs};
+use sublet_arbiter::{GpuView, HostPlace, NvmlView, UnmanagedGpus, expects_jobs};
 use sublet_fakegpu::FakeMachine;
 use sublet_fakeview::FakeView;
 
@@ -132,11 +132,11 @@ impl DriverReader {
         let (answer, answers) = channel();
         let machine = machine.clone();
         let work = move || {
-            let mut onlooker = None;
-            while asked.recv().is_ok() && answer.send(read(&machine, &mut onlooker)).is_ok() {}
+            let mut unmanaged = None;
+            while asked.recv().is_ok() && answer.send(read(&machine, &mut unmanaged)).is_ok() {}
             // The process may be about to end, and the driver's library must not be shut down by
             // two threads at once.
-            std::mem::forget(onlooker);
+            std::mem::forget(unmanaged);
         };
         // Where the system has no thread left, nobody answers, and that is told.
         let _no_thread = std::thread::Builder::new()
@@ -165,12 +165,12 @@ impl DriverReader {
 }
 
 /// Reads the driver, which is opened if it is not yet.
-fn read(machine: &Machine, onlooker: &mut Option<Onlooker>) -> anyhow::Result<Snapshot> {
-    let onlooker = match onlooker {
-        Some(onlooker) => onlooker,
-        None => onlooker.insert(Onlooker::new(view(machine)?)?),
+fn read(machine: &Machine, unmanaged: &mut Option<UnmanagedGpus>) -> anyhow::Result<Snapshot> {
+    let unmanaged = match unmanaged {
+        Some(unmanaged) => unmanaged,
+        None => unmanaged.insert(UnmanagedGpus::new(view(machine)?)?),
     };
-    Ok(onlooker.snapshot())
+    Ok(unmanaged.snapshot())
 }
 
 /// The driver of a machine, or the fake machine itself.

@@ -11,7 +11,8 @@
 //!
 //! Suggested reading order: [`admin`], `machine_folder`, `lock`, `peer`, `closers`, `stamp`,
 //! `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`, [`gauge`], `mps_control`, `rows`,
-//! `arbiter`, `standalone`; `onlooker`, `libraries`, `driver` and `visible_cards` by themselves.
+//! `arbiter`, `standalone`; `unmanaged_gpus`, `libraries`, `driver` and `visible_cards` by
+//! themselves.
 //!
 //! # Modules
 //! - `arbiter`: one thread around `sublet-share` that waits for sockets, pidfds and a clock.
@@ -29,13 +30,14 @@
 //! - `pages` makes and seals the shared pages. `peer` identifies a caller. `gpu` reads NVML from
 //!   a thread of its own.
 //! - `mps_control` runs NVIDIA's `nvidia-cuda-mps-control`: the daemon as a child, and words to
-//!   it. It was only run against a stand-in, `sublet-workload mps-control`.
+//!   it. Tests run it against a stand-in, `sublet-workload mps-control`, and with `cargo xtask test
+//!   --all` against NVIDIA's own daemon, whose server was never run: it needs a card.
 //! - `gauge` measures the cost of a context and the driver's packing of memory, in a process of
 //!   its own, before the first job.
 //! - `visible_cards` asks the CUDA driver, in a process of its own, for the cards that
 //!   `CUDA_VISIBLE_DEVICES` means.
-//! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`. `onlooker` shows the cards to
-//!   commands that found no arbiter; `rows` makes the rows that both have.
+//! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`. `unmanaged_gpus` shows the cards
+//!   to commands that found no arbiter; `rows` makes the rows that both have.
 //! - `libraries`: copies our libraries, from inside the executable or from beside it, into
 //!   folders named after their contents. `sublet run` and the agent use it.
 #![expect(
@@ -57,7 +59,6 @@ pub mod libraries;
 mod lock;
 mod machine_folder;
 mod mps_control;
-mod onlooker;
 mod pages;
 mod peer;
 mod poller;
@@ -65,6 +66,7 @@ mod rows;
 mod socket;
 mod stamp;
 mod standalone;
+mod unmanaged_gpus;
 mod visible_cards;
 
 pub use arbiter::{
@@ -79,7 +81,7 @@ pub use host_lock::HostPlace;
 pub use job_record::expects_jobs;
 pub use machine_folder::{Audience, Folder, REAL_MACHINE};
 pub use mps_control::MPS_CONTROL;
-pub use onlooker::Onlooker;
 pub use peer::{Image, Stat};
 pub use standalone::{Standalone, run};
+pub use unmanaged_gpus::UnmanagedGpus;
 pub use visible_cards::visible_cards;

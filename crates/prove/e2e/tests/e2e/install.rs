@@ -247,7 +247,7 @@ fn looked_at_first(site: &Site) -> Result<()> {
         "admin",
         &["install", "--manifests", "--set", "memoryUnit=GiB"],
     )?;
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(notes.contains("only helm can put in others"), "{notes}");
     // Helm's own words about a value.
     let (code, _, notes) = site.sublet_as("admin", &["install", "--set", "memoryUnit=MB"])?;

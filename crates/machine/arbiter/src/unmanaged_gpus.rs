@@ -16,19 +16,19 @@ use crate::rows::{gpu_row, stranger_row};
 const LATER_MS: u64 = 3_600_000;
 
 /// Cards that no arbiter looks after.
-pub struct Onlooker {
+pub struct UnmanagedGpus {
     view: Box<dyn GpuView>,
     inventory: Arc<Inventory>,
 }
 
-impl Onlooker {
+impl UnmanagedGpus {
     /// Asks for the cards.
     ///
     /// # Errors
     /// The driver does not answer.
-    pub fn new(mut view: Box<dyn GpuView>) -> Result<Onlooker, GpuViewError> {
+    pub fn new(mut view: Box<dyn GpuView>) -> Result<UnmanagedGpus, GpuViewError> {
         let inventory = Arc::new(view.inventory()?);
-        Ok(Onlooker { view, inventory })
+        Ok(UnmanagedGpus { view, inventory })
     }
 
     /// The cards now, and the processes on them, which are in no job.
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn who_uses_a_card_is_shown_and_kept_from_jobs() {
-        let mut onlooker = Onlooker::new(Box::new(View)).unwrap();
+        let mut unmanaged = UnmanagedGpus::new(Box::new(View)).unwrap();
         // A look changes nothing for the next one.
         for _ in 0..2 {
-            let snapshot = onlooker.snapshot();
+            let snapshot = unmanaged.snapshot();
             let gpus = snapshot.gpus.iter();
             let figures: Vec<_> = gpus
                 .map(|gpu| (gpu.used_mib, gpu.granted_mib, gpu.kept_mib, gpu.free_mib))
