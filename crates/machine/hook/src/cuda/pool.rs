@@ -11,7 +11,7 @@ pub use self::threshold::set_attribute;
 use super::c::*;
 use super::owned::Owned;
 use super::pool_account::{self, Account, Owner, Sums, account_of};
-use super::stream::{device_of_stream, is_capturing, meant};
+use super::stream::{device_of_stream, is_capturing, may_take, meant};
 use super::tenant::{Tenant, giving};
 use super::{address, locked, real, row};
 use crate::guard::{Inside, catch_panic};
@@ -30,7 +30,7 @@ fn alloc(
     };
     let found = catch_panic(|| {
         let tenant = Tenant::current()?;
-        if is_capturing(stream) {
+        if !may_take(stream) {
             return None;
         }
         let account = account_of(&tenant, pool()?, stream)?;

@@ -50,6 +50,16 @@ pub fn is_capturing(stream: CUstream) -> bool {
     result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
 }
 
+/// False if an allocation in the stream takes nothing now. It is recorded for a graph, or nobody has
+/// started the driver, which refuses it then, and may crash if it is asked for the context of a
+/// stream that is none (R555).
+#[must_use]
+pub fn may_take(stream: CUstream) -> bool {
+    let (result, status) = capture_status(stream);
+    let is_recorded = result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    result != CUDA_ERROR_NOT_INITIALIZED && !is_recorded
+}
+
 /// False if a question about the stream's work, or an event in it, would spoil a recording: its
 /// own, or one that the legacy stream would have to wait for.
 #[must_use]
