@@ -329,8 +329,7 @@ impl Default for Patience {
     }
 }
 
-/// Time in which waits for news may be paid off later: half a second of waits, and the four
-/// fifths that nobody waits.
+/// Time in which waits for news may be paid off later: that of half a second of waits.
 const PATIENCE_AHEAD_MS: u64 = 2_000;
 
 /// The extender: its state, its way to the API server, its metrics.
@@ -463,20 +462,21 @@ impl Scheduler {
         completes
     }
 
-    /// May a filter call wait for news now? The scheduler's cycle stands still meanwhile, so
-    /// waiting takes at most a fifth of the time, and half a second in a row. One wait in vain is
-    /// often followed by one that is not: a pod that goes is changed before it is gone, and the
-    /// kube-scheduler asks again after both.
+    /// May a filter call wait for news now? The scheduler's cycle stands still meanwhile: at most a
+    /// fifth of the time, and half a second in a row. One wait in vain is often followed by another:
+    /// a pod that goes is changed before it is gone, and the kube-scheduler asks again after both.
     pub(crate) fn may_catch_up(&self) -> bool {
         let paid_ms = self.patience_paid_ms.load(Ordering::Relaxed);
-        now().ms() + PATIENCE_AHEAD_MS > paid_ms
+        let ahead_ms = paid_ms.saturating_sub(now().ms());
+        // More than waits can make it: the clock was set back.
+        !(PATIENCE_AHEAD_MS..2 * PATIENCE_AHEAD_MS).contains(&ahead_ms)
     }
 
     /// A filter call has waited so long.
     pub(crate) fn caught_up(&self, waited: Duration) {
-        let price_ms = 5 * waited.as_millis() as u64;
+        let (now_ms, price_ms) = (now().ms(), 5 * waited.as_millis() as u64);
         let paid_ms = self.patience_paid_ms.load(Ordering::Relaxed);
-        let paid_ms = paid_ms.max(now().ms()) + price_ms;
+        let paid_ms = paid_ms.clamp(now_ms, now_ms + PATIENCE_AHEAD_MS) + price_ms;
         self.patience_paid_ms.store(paid_ms, Ordering::Relaxed);
     }
 

@@ -329,7 +329,7 @@ fn programs(typed: &Typed, begun: &str) -> Vec<CompletionCandidate> {
     found.unwrap_or_default()
 }
 
-/// What the line says already, and the time that is left for an answer.
+/// Flags that the line has already, and the time that is left for an answer.
 #[derive(Debug)]
 struct Typed {
     fake_gpu: Option<FakeGpu>,

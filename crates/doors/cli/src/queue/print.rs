@@ -273,7 +273,7 @@ fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
     }
 }
 
-/// What happens to a group, in a sentence; `None` if it runs.
+/// Sentence about the next event of a group; `None` if it runs.
 fn reason(standing: &Standing) -> Option<String> {
     match &standing.fate {
         Fate::Runs => None,
