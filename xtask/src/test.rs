@@ -14,7 +14,7 @@ use crate::libraries;
 use crate::pip;
 use crate::real_drivers::RealDrivers;
 use crate::release;
-use crate::screen::{Cost, heading};
+use crate::screen::{Cost, heading, tell_free_space};
 use crate::setup::{
     Components, cargo, has_driver, product, program, repository, run as run_command,
 };
@@ -68,9 +68,23 @@ const FIDELITY: [&str; 8] = [
 /// The same jobs in a queue, which takes another minute: only with `--all`.
 const REPLAY: [&str; 2] = ["--test", "replay"];
 
+/// Space that a run takes: the first one builds everything, and fetches what it builds.
+const FIRST_RUN_GIB: u64 = 24;
+const NEXT_RUN_GIB: u64 = 6;
+
+fn needed_gib() -> Result<u64> {
+    let is_first = !repository()?.join("target/debug/sublet").exists();
+    Ok(if is_first {
+        FIRST_RUN_GIB
+    } else {
+        NEXT_RUN_GIB
+    })
+}
+
 /// Runs the steps.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let whole = Cost::begin();
+    tell_free_space(repository()?, needed_gib()?);
     let filter: Vec<&str> = arguments.filter.iter().map(String::as_str).collect();
     let replay = if arguments.all { &REPLAY[..] } else { &[] };
     // All steps select the whole workspace, so that each dependency is compiled once. The
