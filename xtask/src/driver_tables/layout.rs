@@ -21,10 +21,6 @@ pub(super) type Layout = BTreeMap<(String, String), Place>;
 pub(super) const CUDA_TYPES: &str = include_str!("cuda_types.txt");
 pub(super) const NVML_TYPES: &str = include_str!("nvml_types.txt");
 
-/// Types that are only ever members of the union in `CUgraphNodeParams`, which keeps its size:
-/// a newer header may add members at their end. 13.5 did.
-const MAY_GROW: [&str; 2] = ["CUDA_EVENT_RECORD_NODE_PARAMS", "CUDA_HOST_NODE_PARAMS_v2"];
-
 /// Measures the types of a list, as far as these headers have them.
 pub(super) fn measure(headers: &Headers, defines: &[&str], list: &str) -> Result<Layout> {
     let text = headers.compile(&["-E", "-P"], defines, "")?;
@@ -95,8 +91,8 @@ fn print_place(own: &str, member: &str) -> String {
 
 /// The newer layout. Members of the older one must keep their places, and types their sizes.
 pub(super) fn join(old: &Layout, new: Layout) -> Result<Layout> {
-    let same = |(name, member): &(String, String), was: Place, now: Place| match member.as_str() {
-        "" => was == now || MAY_GROW.contains(&name.as_str()),
+    let same = |(_, member): &(String, String), was: Place, now: Place| match member.as_str() {
+        "" => was == now,
         // Newer members are made of these.
         "reserved" => true,
         _ => was.0 == now.0,

@@ -86,6 +86,8 @@ pub enum Event {
         /// come back with it.
         may_return: BTreeSet<Pid>,
     },
+    /// A job works on a card for long while it has no turn: its gate does not hold it.
+    OutOfTurn(JobId),
     /// The cards' health changed.
     Inventory(Arc<Inventory>),
     /// Only time has passed.
@@ -126,6 +128,9 @@ pub struct SlotUse {
     pub used: Bytes,
     /// True if it took and gave nothing while the driver was read.
     pub is_quiet: bool,
+    /// True if it asked for this reading, because the driver may have taken memory for it, and
+    /// waits for it.
+    pub has_asked: bool,
 }
 
 /// Something to be done.

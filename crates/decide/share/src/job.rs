@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sublet_model::{Class, Count, MiB, Milli, Part, Role};
 
@@ -119,6 +120,8 @@ pub struct JobAsk {
     pub compute: ComputeRange,
     /// Class: decides which job gives way when compute time is short.
     pub class: Class,
+    /// Length of its turns while others wait; nothing for the usual one.
+    pub slice: Option<Duration>,
     /// Number of cards.
     pub gpus: Count,
     /// Cards where it may run, by their positions in the machine's inventory; nothing for any

@@ -60,6 +60,8 @@ pub struct MachineOptions {
     pub evict: bool,
     /// End jobs that have more than they may have, by the driver's count?
     pub evict_over: bool,
+    /// End jobs that work without a turn?
+    pub evict_overuse: bool,
 }
 
 /// A card's account, as others see it.
@@ -92,6 +94,7 @@ pub struct Machine {
     read_schedule: ReadSchedule,
     local_jobs: bool,
     evict_over: bool,
+    evict_overuse: bool,
     settled_at: Time,
     settled: bool,
 }
@@ -111,6 +114,7 @@ impl Machine {
             read_schedule: ReadSchedule::default(),
             local_jobs: options.local_jobs,
             evict_over: options.evict_over,
+            evict_overuse: options.evict_overuse,
             settled_at: options.settled_at,
             settled: false,
         }
@@ -147,6 +151,7 @@ impl Machine {
                 self.read(now, &cards, &slots, &may_return, out);
                 self.compare(now, &cards, &slots, &ledgers, out);
             }
+            Event::OutOfTurn(job) => self.out_of_turn(now, job, out),
             Event::Inventory(inventory) => self.cards.set_inventory(inventory),
             Event::Tick => {}
         }
@@ -170,6 +175,11 @@ impl Machine {
     #[must_use]
     pub fn read_at(&self) -> Option<Time> {
         self.read_schedule.next()
+    }
+
+    /// A process waits for a reading that has not begun.
+    pub fn wants_reading(&mut self) {
+        self.read_schedule.asked();
     }
 
     /// The driver is being asked, for any reason.

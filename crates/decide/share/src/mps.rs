@@ -6,13 +6,16 @@
 //! CUDA work, and the next daemon does not know it. A program that begins while no daemon answers
 //! runs without MPS (nvidia-cuda-mps-control(1)). So daemons are numbered, and each process of a
 //! job is known by the number of its own daemon.
+//!
+//! A server has one user, and a daemon has one server: a program of another user waits in `cuInit`
+//! until the last client of the server has ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sublet_model::{Class, MiB, Milli, Pauses, Time};
 
-use crate::job::{Holding, JobId};
+use crate::job::{Holding, JobId, UserId};
 use crate::turns::TimeShare;
 
 /// Longest time until a started daemon answers.
@@ -172,26 +175,36 @@ pub enum MpsStanding {
     Lost,
     /// A process of it runs without MPS, or a new one would.
     Without,
+    /// A process of it waits until the programs of this user have ended.
+    Waiting(UserId),
 }
 
 impl MpsStanding {
-    /// The state of a job with these processes.
+    /// The word of a job that waits.
+    pub const WAITING: &str = "waiting";
+
+    /// The state of a job with these processes and their users. `served`: the user of the daemon's
+    /// server, if there is a server, and if it has one user.
     #[must_use]
     pub fn of(
         serving: Option<MpsLife>,
-        processes: impl IntoIterator<Item = MpsClient>,
+        served: Option<UserId>,
+        processes: impl IntoIterator<Item = (MpsClient, Option<UserId>)>,
     ) -> MpsStanding {
         let mut is_beside = serving.is_none();
-        for process in processes {
+        let mut behind = None;
+        for (process, user) in processes {
+            behind = behind.or(served.filter(|served| user.is_some_and(|user| user != *served)));
             match process {
                 MpsClient::Of(life) if Some(life) == serving => {}
                 MpsClient::Of(_) | MpsClient::OfBefore => return MpsStanding::Lost,
                 MpsClient::OfNone => is_beside = true,
             }
         }
-        match is_beside {
-            true => MpsStanding::Without,
-            false => MpsStanding::Serving,
+        match (is_beside, behind) {
+            (true, _) => MpsStanding::Without,
+            (false, Some(served)) => MpsStanding::Waiting(served),
+            (false, None) => MpsStanding::Serving,
         }
     }
 
@@ -202,6 +215,7 @@ impl MpsStanding {
             MpsStanding::Serving => "serving",
             MpsStanding::Lost => "lost",
             MpsStanding::Without => "without",
+            MpsStanding::Waiting(_) => MpsStanding::WAITING,
         }
     }
 }

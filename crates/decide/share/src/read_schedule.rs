@@ -7,7 +7,8 @@
 //! A reading takes the driver a millisecond or two, so there is at most one in [`STEP_MS`],
 //! however many processes begin together: times are rounded up to whole steps, and one reading
 //! serves every process. If it takes longer, or if a busy arbiter comes to the answer late, the
-//! next one waits [`REST`] times as long: the clients that wait for the arbiter go first.
+//! next one waits [`REST`] times as long: the clients that wait for the arbiter go first. A process
+//! that asks for a reading and waits for it has it after the pause, without steps.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +25,9 @@ const AFTER_FIRST_SIGHT_MS: [u64; 2] = [20, 60];
 /// The shortest time between two of these readings.
 pub(crate) const STEP_MS: u64 = 20;
 
+/// The shortest time between the beginnings of two readings that processes wait for.
+const ASKED_STEP_MS: u64 = 2;
+
 /// Pause after a reading, in times of its length: readings take a fifth of the time at most.
 const REST: u64 = 4;
 
@@ -33,6 +37,7 @@ pub(crate) struct ReadSchedule {
     due: BTreeSet<u64>,
     began: Time,
     not_before: Time,
+    is_asked: bool,
 }
 
 impl ReadSchedule {
@@ -46,17 +51,25 @@ impl ReadSchedule {
         self.add(now, &AFTER_FIRST_SIGHT_MS);
     }
 
+    /// A process waits for a reading that has not begun.
+    pub(crate) fn asked(&mut self) {
+        self.is_asked = true;
+    }
+
     /// When the next one is due.
     pub(crate) fn next(&self) -> Option<Time> {
-        let step = self.due.first()?;
-        let due = Time::from_ms(step.saturating_mul(STEP_MS));
-        Some(due.max(self.not_before))
+        let asked = self.is_asked.then(|| self.began.plus_ms(ASKED_STEP_MS));
+        let step = self.due.first();
+        let due = step.map(|step| Time::from_ms(step.saturating_mul(STEP_MS)));
+        let first = asked.into_iter().chain(due).min()?;
+        Some(first.max(self.not_before))
     }
 
     /// A reading begins: it serves all requests that are due by now.
     pub(crate) fn begun(&mut self, now: Time) {
         let passed = now.ms() / STEP_MS;
         self.due.retain(|step| *step > passed);
+        self.is_asked = false;
         self.began = now;
     }
 
@@ -126,6 +139,22 @@ mod tests {
         schedule.begun(Time::from_ms(60));
         schedule.ended(Time::from_ms(90));
         assert_eq!(schedule.next(), Some(Time::from_ms(210)));
+    }
+
+    #[test]
+    fn a_process_that_waits_has_its_reading_at_once_and_readings_keep_a_distance() {
+        let mut schedule = ReadSchedule::default();
+        schedule.after_join(Time::from_ms(0));
+        schedule.begun(Time::from_ms(70));
+        schedule.ended(Time::from_ms(70));
+        schedule.asked();
+        assert_eq!(schedule.next(), Some(Time::from_ms(72)));
+        schedule.begun(Time::from_ms(75));
+        assert_eq!(schedule.next(), Some(Time::from_ms(160)));
+        // Somebody else asked while that one was read, which took two milliseconds.
+        schedule.asked();
+        schedule.ended(Time::from_ms(77));
+        assert_eq!(schedule.next(), Some(Time::from_ms(85)));
     }
 
     #[test]

@@ -6,7 +6,9 @@
 //!
 //! The driver and the slots are never read at the same instant. The shell reads the slots
 //! before and after the driver and passes on the larger, so memory freed or allocated in
-//! between only makes the difference smaller. A difference counts when it was there twice.
+//! between only makes the difference smaller. A difference counts when it was there twice, or at
+//! once if its process asked for the reading: the driver has loaded something for it, and it takes
+//! and gives nothing until it has the answer.
 //! Operations reveal a process that takes memory *and* gives it back in between: after any,
 //! the difference may be memory that is gone already, and says nothing new.
 
@@ -89,6 +91,14 @@ struct Residual {
     charged: u64,
     /// By the last reading. It is charged when the next one shows it too.
     last: u64,
+}
+
+/// Memory of a job on a card beyond its slots' reservations, by one reading.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    all: u64,
+    /// The part that is new, of processes that asked for the reading.
+    loaded: u64,
 }
 
 /// A process that is on a card without a slot.
@@ -196,7 +206,7 @@ impl Reconciliation {
             .map(|card| card.as_ref().map(real_uses))
             .collect();
         let mut is_new = false;
-        let mut sums: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
+        let mut sums: BTreeMap<(JobId, usize), Sum> = BTreeMap::new();
         for slot in slots {
             let Some(Some(uses)) = uses.get(slot.card) else {
                 continue;
@@ -204,11 +214,16 @@ impl Reconciliation {
             let real = uses.get(&slot.pid).copied().unwrap_or(0);
             let excess = self.excesses.entry((slot.pid, slot.card));
             let excess = excess.or_insert(Excess::NONE);
+            let before = excess.bytes();
             *excess = excess.next(real.saturating_sub(slot.used.get()), slot.is_quiet);
             // A process whose reservation has not become memory yet does not make up for
             // another one's overhead.
             let sum = sums.entry((slot.job, slot.card)).or_default();
-            *sum = sum.saturating_add(excess.bytes());
+            sum.all = sum.all.saturating_add(excess.bytes());
+            if slot.has_asked {
+                let more = excess.bytes().saturating_sub(before);
+                sum.loaded = sum.loaded.saturating_add(more);
+            }
             is_new |= real > 0 && self.seen.insert((slot.pid, slot.card));
         }
         // A job whose last process is gone has no slots, and so no overhead.
@@ -216,13 +231,14 @@ impl Reconciliation {
         let gone: Vec<_> = gone.filter(|at| !sums.contains_key(at)).collect();
         for at in gone {
             if cards.get(at.1).is_some_and(Option::is_some) {
-                sums.insert(at, 0);
+                sums.insert(at, Sum::default());
             }
         }
         for ((job, card), sum) in sums {
             let residual = self.residuals.entry((job, card)).or_default();
-            let steady = sum.min(residual.last.max(residual.charged));
-            residual.last = sum;
+            let before = residual.last.max(residual.charged);
+            let steady = sum.all.min(before.saturating_add(sum.loaded));
+            residual.last = sum.all;
             if steady != residual.charged {
                 residual.charged = steady;
                 let bytes = Bytes::new(steady);

@@ -9,30 +9,50 @@
 //! Each job has, for each of its cards, a clock of its own: it advances by the time that the job
 //! used there, divided by the rate that is due to the job now ([`rates`]). The job with the clock
 //! furthest behind lacks the largest part of its share, and is next (virtual time; Gemini's order
-//! by the largest missing share, without a quota that can be lost). When a job that wanted
-//! nothing comes back, its clock is set forward to the earliest clock of those that wanted work:
-//! time that a job did not want is not owed to it. A clock is never set back. So a job that
-//! overran its slice has a debt, however long its kernel was, and pays it by waiting while others
-//! want the card.
+//! by the largest missing share, without a quota that can be lost). A job on several cards goes by
+//! its clock furthest ahead, and has all its cards or waits. So a job that overran its slice has a
+//! debt, however long its kernel was, and pays it by waiting while others want the card.
+//!
+//! # Pauses
+//! A pause belongs to the program. While a job pauses, its clock stands still, and the others' go
+//! on at the rates that are due to them beside it: it keeps what it was promised. That is bounded
+//! ([`TurnRules::credit`]), and only grows in time that others use. What is owed to a job beyond
+//! that fades within about a second of its pause. A debt stays, through pauses of anybody and while
+//! the card is idle. (Lag that outlives sleep, bounded: EEVDF, Stoica and Abdel-Wahab 1995, and
+//! Linux 6.12.)
+//!
+//! A job that comes back from a pause, and is behind the one that has the card, takes the card at
+//! once, but not before that one had the shortest turn. Where turns may overlap, the gate of a job
+//! that pauses stays open meanwhile, if it is behind: its launch goes at once. So a request waits
+//! for a drain, and for no turn; and who wakes often gets no more time by it.
+//!
+//! A job that waits for its own results rests for a moment after each step, and would lose its
+//! turn each time. So a turn outlives a pause that is shorter than [`TurnRules::linger`], as long
+//! as a job's pauses are usually that short. (Gemini joins bursts that are less than 2 ms apart.)
+//! Whoever owes time, and whose kernels outlast a turn, does not begin in the usual pauses of those
+//! to whom it owes.
 //!
 //! # Slices
 //! A turn lasts a slice, give or take a quarter, so that the turns of several cards end at the same
 //! moments ([`TurnRules::common_moment`]). Then the gate closes if another job waits, and the turn
 //! ends when the job reports that none of its work runs. All time until then counts as used. If a
 //! card's turns may overlap, the next one begins when the last gate was closed, and the time that
-//! both use meanwhile is split. If they must not, it begins when the last one has ended.
+//! both use meanwhile is split by processes, as drivers do. If they must not, it begins when the
+//! last one has ended. What a job may have queued is bounded with its gate ([`SetGate::queue`]), so
+//! a drain is short.
+//!
+//! Drivers go on to the next process as soon as one has nothing more, and each of a crowd has little
+//! queued. So a split by processes says little where a job has several on a card: it would be
+//! charged for more than it had. The turns of such a job do not overlap with others, but for a drain
+//! that outlasts a slice.
 //!
 //! The gate of a job may close between two halves of a step that needs both (rank 0 has launched
 //! a collective, rank 1 waits at the gate). The job would never end its turn. So its gate opens
 //! again after a slice, for one more slice on its account. Each time the next opening comes twice
 //! as late, until a turn of it has ended: it may have long kernels and no such halves.
 //!
-//! # Pauses
-//! A job that waits for its own results rests for a moment after each step, and would lose its
-//! turn each time: beside a job that never rests it would get one step a slice, whatever it was
-//! promised. So a turn outlives a pause that is shorter than [`TurnRules::linger`], as long as a
-//! job's pauses are; a job that was seen to pause for longer gives way at once. (Gemini joins
-//! bursts that are less than 2 ms apart.)
+//! # Limits
+//! A limit is a token bucket ([`bucket`]): a run in each tenth of a second.
 //!
 //! # Groups
 //! Jobs that share a card, and jobs that share one with these, are decided together
@@ -51,14 +71,20 @@ use sublet_model::{Class, Milli};
 use crate::job::JobId;
 
 mod account;
+mod bucket;
 mod choice;
 mod coordinator;
 mod group;
 mod held_job;
 mod overuse;
 mod rates;
+mod rules;
 mod window;
 
+#[cfg(test)]
+mod measured_properties;
+#[cfg(test)]
+mod ordinary;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
@@ -69,6 +95,7 @@ mod world;
 pub use coordinator::WorkDone;
 use group::Group;
 pub use overuse::{BusyReading, Overuse, OveruseWatch};
+pub use rules::TurnRules;
 
 /// A job's share of one card's compute time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,47 +119,6 @@ pub enum Overlap {
     Never,
 }
 
-/// Rules of turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnRules {
-    /// Length of a turn while others wait.
-    pub slice: Duration,
-    /// No turn is given for less.
-    pub shortest: Duration,
-    /// Limits hold within any time of this length.
-    pub window: Duration,
-    /// An opportunistic job's part of each window while guaranteed ones want it all.
-    pub least: Duration,
-    /// A pause as short as that does not end a turn.
-    pub linger: Duration,
-}
-
-impl TurnRules {
-    /// The moment nearest to `at` at which turns end. Turns of several cards end at the same
-    /// moments, so the arbiter wakes once for all. At most a quarter of a slice away.
-    #[must_use]
-    pub fn common_moment(&self, at: Duration) -> Duration {
-        let apart = (self.slice / 2).as_nanos().max(1);
-        let nth = (at.as_nanos() + apart / 2) / apart;
-        u64::try_from(nth * apart).map_or(at, Duration::from_nanos)
-    }
-}
-
-impl Default for TurnRules {
-    /// Slices of 20 ms: long beside a switch (some ten microseconds) and too short for people and
-    /// schedulers to notice. Half a percent for the opportunistic. A program that waits for a
-    /// result is back within a fraction of a millisecond.
-    fn default() -> Self {
-        Self {
-            slice: Duration::from_millis(20),
-            shortest: Duration::from_millis(5),
-            window: Duration::from_secs(1),
-            least: Duration::from_millis(5),
-            linger: Duration::from_millis(2),
-        }
-    }
-}
-
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnEvent {
@@ -144,6 +130,8 @@ pub enum TurnEvent {
         class: Class,
         /// Its cards, each once.
         shares: Vec<TimeShare>,
+        /// Its own length of a turn, if it asked for one ([`TurnRules::slice`] otherwise).
+        slice: Option<Duration>,
     },
     /// A job is gone.
     Left(JobId),
@@ -172,6 +160,13 @@ pub enum TurnEvent {
         /// Additional time.
         by: Duration,
     },
+    /// So many processes of a job have work on its cards at once, in its turn or in the last one.
+    AtWork {
+        /// The job.
+        job: JobId,
+        /// Number of processes.
+        n_processes: u32,
+    },
     /// Only time has passed.
     Tick,
 }
@@ -197,6 +192,8 @@ pub struct SetGate {
     pub job: JobId,
     /// How.
     pub gate: LaunchGate,
+    /// The most that all its processes together may have queued on a card.
+    pub queue: Duration,
 }
 
 /// A job's state on one of its cards.
@@ -275,8 +272,13 @@ impl Turns {
         let mut touched = BTreeSet::new();
         for event in events {
             match event {
-                TurnEvent::Placed { job, class, shares } => {
-                    self.place(job, class, &shares);
+                TurnEvent::Placed {
+                    job,
+                    class,
+                    shares,
+                    slice,
+                } => {
+                    self.place(job, class, (&shares, slice));
                     touched.extend(0..self.groups.len());
                 }
                 TurnEvent::Left(job) => {
@@ -286,6 +288,7 @@ impl Turns {
                 TurnEvent::Wants(job)
                 | TurnEvent::Rests(job)
                 | TurnEvent::Drained { job, .. }
+                | TurnEvent::AtWork { job, .. }
                 | TurnEvent::Overused { job, .. } => {
                     if let Some(place) = self.group_of.get(&job) {
                         self.groups[*place].hear(self.now, &event);
@@ -342,20 +345,27 @@ impl Turns {
         group.map_or_else(Vec::new, |group| group.view(job))
     }
 
-    fn place(&mut self, id: JobId, class: Class, shares: &[TimeShare]) {
+    fn place(&mut self, id: JobId, class: Class, asked: (&[TimeShare], Option<Duration>)) {
         if let Some(place) = self.group_of.get(&id) {
             let group = &mut self.groups[*place];
             group.pass_time(self.now);
-            if group.replace(id, class, shares) {
+            if group.replace(id, class, asked) {
                 return;
             }
             // Other cards: it comes anew.
             self.leave(id);
         }
         self.settle(self.now);
-        let mut groups = std::mem::take(&mut self.groups);
-        groups.push(Group::of(self.rules, self.now, id, class, shares));
-        self.regroup(groups);
+        let new = Group::of(self.rules, self.now, id, class, asked);
+        let groups = std::mem::take(&mut self.groups).into_iter();
+        let (with, mut parts): (Vec<Group>, Vec<Group>) =
+            groups.partition(|group| group.has_a_card_of(&new));
+        let joined = with.into_iter().chain([new]).reduce(|one, mut other| {
+            other.meet(&one);
+            one.joined(other)
+        });
+        parts.extend(joined);
+        self.regroup(parts);
     }
 
     fn leave(&mut self, id: JobId) {

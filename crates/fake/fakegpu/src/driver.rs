@@ -58,6 +58,8 @@ pub(crate) struct Driver {
     pub(crate) arrays: HashMap<Id, memory::array::Array>,
     /// Modules, libraries, functions and kernels by handle.
     pub(crate) modules: module::Modules,
+    /// Code that is in no context by itself.
+    pub(crate) libraries: module::library::Libraries,
     /// Graphs and their executable forms.
     pub(crate) graphs: graph::Graphs,
     /// Green contexts.
@@ -224,6 +226,7 @@ impl Driver {
             pools: memory::pool::Pools::default(),
             arrays: HashMap::new(),
             modules: module::Modules::default(),
+            libraries: module::library::Libraries::default(),
             graphs: graph::Graphs::default(),
             greens: context::green::Greens::default(),
             captures: graph::capture::Captures::default(),

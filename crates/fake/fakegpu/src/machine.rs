@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, CardUuid, NAME_MAX, PackingRule, Spec, SpecError};
+use crate::spec::{
+    CARDS_MAX, CardUuid, LAYOUT_VERSION, NAME_MAX, PackingRule, Spec, SpecError, TimeRule,
+};
 
 mod clock;
 mod file;
@@ -24,13 +26,13 @@ mod users;
 #[cfg(test)]
 mod tests;
 
-pub use clock::{QUANTUM, Slice};
+pub use clock::Slice;
 pub use file::now;
 pub(crate) use file::sleep_until;
 pub use layout::SLOTS;
 
 use file::Mapped;
-use layout::{MAGIC, Shared, VERSION};
+use layout::{MAGIC, Shared};
 use slots::{Identity, Owner};
 
 /// The variable that names the machine of a process: a SPEC or the machine's folder.
@@ -131,6 +133,7 @@ pub struct FakeMachine {
     folder: PathBuf,
     cards: Vec<CardInfo>,
     packing: PackingRule,
+    time: TimeRule,
 }
 
 impl FakeMachine {
@@ -203,6 +206,7 @@ impl FakeMachine {
             folder: folder.to_owned(),
             cards: read_cards(mapped.shared()),
             packing: layout::packing(mapped.shared()),
+            time: layout::time(mapped.shared()),
         })
     }
 
@@ -352,6 +356,12 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
         header + offset_of!(layout::Header, packing),
         packing.as_flattened(),
     )?;
+    let TimeRule { slice, switch } = spec.time();
+    let time = [slice, switch].map(u64::to_ne_bytes);
+    at(
+        header + offset_of!(layout::Header, time),
+        time.as_flattened(),
+    )?;
     let n_cards = u32::try_from(spec.cards().len()).unwrap_or(0);
     at(
         header + offset_of!(layout::Header, n_cards),
@@ -359,7 +369,7 @@ fn write_header(_draft: &Path, file: &std::fs::File, spec: &Spec) -> io::Result<
     )?;
     at(
         header + offset_of!(layout::Header, version),
-        &VERSION.to_ne_bytes(),
+        &LAYOUT_VERSION.to_ne_bytes(),
     )?;
     let size = size_of::<Shared>() as u64;
     at(

@@ -13,10 +13,15 @@ use crate::product::pci_address_of;
 
 mod packing;
 mod text;
+mod time;
 
 pub use packing::PackingRule;
 pub use text::{CARDS_MAX, MEMORY_MAX_MIB, NAME_MAX, SpecError};
 use text::{NAME, mib, number, plain, shown};
+pub use time::TimeRule;
+
+/// Version of the layout of machines in shared memory. Raised whenever a field moves.
+pub(crate) const LAYOUT_VERSION: u32 = 4;
 
 /// Cost of a process's first context on a card. On data-centre cards it was measured between 300
 /// and 550 MiB, depending on driver and kernels.
@@ -80,6 +85,7 @@ impl CardUuid {
 pub struct Spec {
     cards: Vec<CardSpec>,
     packing: PackingRule,
+    time: TimeRule,
 }
 
 impl Spec {
@@ -123,19 +129,24 @@ impl Spec {
             .ok_or_else(|| SpecError::Count(shown(count)))?;
         let memory = mib(memory)?;
         let (mut name, mut context, mut packing) = (NAME, None, PackingRule::default());
+        let mut time = TimeRule::default();
         for option in parts {
             match option.split_once('=') {
                 Some(("name", value)) => name = value,
                 Some(("context", value)) => context = Some(mib(value)?),
                 Some(("packing", value)) => packing = PackingRule::parse(value)?,
+                Some(("slice", value)) => time.slice = TimeRule::parse(value)?,
+                Some(("switch", value)) => time.switch = TimeRule::parse(value)?,
                 _ => return Err(SpecError::Option(shown(option))),
             }
         }
-        Spec::of_drafts(vec![Draft::new(name, memory, context)?; count], packing)
+        let drafts = vec![Draft::new(name, memory, context)?; count];
+        Spec::of_drafts(drafts, packing, time.checked()?)
     }
 
     /// The machine with the cards of an inventory. Cards without a UUID get one made of
-    /// their number and the machine's other cards. Allocations are packed as by default.
+    /// their number and the machine's other cards. Allocations are packed, and
+    /// time is shared, as by default.
     ///
     /// # Errors
     /// An amount or a name that a fake card cannot have.
@@ -145,7 +156,7 @@ impl Spec {
             .iter()
             .map(Draft::of_gpu)
             .collect::<Result<Vec<_>, _>>()?;
-        Spec::of_drafts(cards, PackingRule::default())
+        Spec::of_drafts(cards, PackingRule::default(), TimeRule::default())
     }
 
     /// At least one card, at most [`CARDS_MAX`].
@@ -160,14 +171,25 @@ impl Spec {
         self.packing
     }
 
-    /// The name under which machines of this kind share one folder.
+    /// Returns the rule by which processes share its cards' time.
+    #[must_use]
+    pub fn time(&self) -> TimeRule {
+        self.time
+    }
+
+    /// The name under which machines of this kind share one folder. Machines of another layout have
+    /// another.
     #[must_use]
     pub fn digest(&self) -> String {
-        let digest = hash(&self.to_string());
+        let digest = hash(&format!("{self} {LAYOUT_VERSION}"));
         format!("{:016x}", (digest >> 64) as u64 ^ digest as u64)
     }
 
-    fn of_drafts(drafts: Vec<Draft>, packing: PackingRule) -> Result<Spec, SpecError> {
+    fn of_drafts(
+        drafts: Vec<Draft>,
+        packing: PackingRule,
+        time: TimeRule,
+    ) -> Result<Spec, SpecError> {
         if drafts.is_empty() || drafts.len() > CARDS_MAX {
             return Err(SpecError::Count(drafts.len().to_string()));
         }
@@ -190,6 +212,7 @@ impl Spec {
         Ok(Spec {
             cards: cards.collect(),
             packing,
+            time,
         })
     }
 }
@@ -259,7 +282,7 @@ impl Draft {
     }
 }
 
-/// One line per card, and one for a packing that is not the usual one. The folder's name is made of
+/// One line per card, one for a packing and one for a time that is not the usual one. The folder's name is made of
 /// these lines, so two texts for one machine lead to one machine.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -275,6 +298,9 @@ impl fmt::Display for Spec {
         }
         if self.packing != PackingRule::default() {
             writeln!(f, "packing {}", self.packing)?;
+        }
+        if self.time != TimeRule::default() {
+            writeln!(f, "{}", self.time)?;
         }
         Ok(())
     }

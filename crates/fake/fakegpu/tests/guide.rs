@@ -10,6 +10,7 @@ use std::path::Path;
 use sublet_driver_api::{CUDA, NVML, Table, Thread};
 use sublet_fakegpu::cuda::features::{FEATURES, Feature, OLDER_FORMS};
 use sublet_fakegpu::nvml;
+use sublet_fakegpu::spec::TimeRule;
 
 /// Command that writes the page anew.
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet-fakegpu --test guide";
@@ -52,6 +53,7 @@ fn page() -> String {
         } = feature;
         writeln!(page, "| {name} | {behaviour} | {count} | {refused} |").unwrap();
     }
+    page.push_str(&time());
     let total = names(&CUDA, FEATURES.iter().flat_map(Feature::answered)).len();
     writeln!(page, "\n## The {total} functions of CUDA that answer").unwrap();
     for feature in &FEATURES {
@@ -69,6 +71,35 @@ fn page() -> String {
         section(&mut page, subject, &names(&NVML, symbols));
     }
     page
+}
+
+/// Says how the time of a card is shared, and which of it was never compared with a card.
+fn time() -> String {
+    let TimeRule { slice, switch } = TimeRule::default();
+    format!(
+        "\n## Time\n\nKernels take real time. Each of these can be told otherwise by SPEC or by \
+         the comments of the PTX (`// fake NAME: us=150 percent=25`).\n\n\
+         | | on the fake driver | compared with a card |\n|---|---|---|\n\
+         | several processes | have the card in turn, in slices of at most {} ms (`slice=2ms`), \
+         which interrupt a longer kernel | no: that is the driver's default on data-centre cards \
+         as its tools describe it, and cards since Pascal do interrupt |\n\
+         | a switch | costs {} µs (`switch=40us`) when another process than the last one gets a \
+         slice | no: [GPreempt](https://www.usenix.org/conference/atc25/presentation/fan) \
+         reports preemption by a change of context within that time, part of it hidden behind \
+         other work; a card may lose more |\n\
+         | a switch in NVML | is busy time of the card, and of the process that gets the slice, \
+         because the engine works for it | no |\n\
+         | several streams of a process | a kernel fills the card unless its PTX says `percent=`; \
+         those that have room beside each other run at the same time, each as fast as alone. One \
+         that has no room is not overtaken | no: neither how much of a card a grid fills, nor what \
+         kernels take from each other in memory bandwidth and caches |\n\
+         | utilisation in NVML | the time in which any kernel of the process had the card, however \
+         many ran; whole percent of the last second | no |\n\
+         | a graph | its kernels run one after the other | no: a card runs branches at the same \
+         time |\n",
+        slice / 1_000_000,
+        switch / 1_000,
+    )
 }
 
 /// Lists the functions that a feature lacks, each with the reason.

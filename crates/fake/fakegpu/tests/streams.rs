@@ -7,7 +7,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use own_process::{Latch, context, elapsed, event, kernel, spin, stream, with_machine};
+use own_process::{Latch, context, elapsed, event, kernel, part, spin, stream, with_machine};
+use sublet_fakegpu::FakeMachine;
 
 fn record(event: u64, stream: u64) {
     ok!(cuEventRecord, event => u64, stream => u64);
@@ -51,6 +52,61 @@ fn durations_are_exact_for_whoever_is_alone() {
         assert!((first - 4.0).abs() < 0.001, "{first}");
         assert!((second - 200.0).abs() < 0.001, "{second}");
         assert!(elapsed(end, begin) <= -204.0);
+    });
+}
+
+#[test]
+fn kernels_that_leave_room_run_at_the_same_time() {
+    const NAME: &str = "kernels_that_leave_room_run_at_the_same_time";
+    with_machine(NAME, "1x1GiB", || {
+        context();
+        let (part_of, latch) = (kernel("part"), Latch::new());
+        // Two fit beside each other. The third one does not, and begins when the first ends. The
+        // fourth one would fit before it, but overtakes nobody: it begins when the second ends.
+        let kernels = [(20_000, 50), (30_000, 40), (30_000, 60), (1000, 10)];
+        let streams = kernels.map(|(micros, percent)| {
+            let (stream, begin, end) = (stream(), event(), event());
+            latch.hold(stream);
+            record(begin, stream);
+            part(part_of, stream, micros, percent);
+            record(end, stream);
+            (begin, end)
+        });
+        latch.open();
+        ok!(cuCtxSynchronize);
+        let [first, second, third, fourth] = streams;
+        for (begin, end, expected) in [
+            (first.0, first.1, 20.0),
+            (second.0, second.1, 30.0),
+            (first.1, third.1, 30.0),
+            (second.1, fourth.1, 1.0),
+        ] {
+            let time = elapsed(begin, end);
+            assert!(
+                (time - expected).abs() < 0.001,
+                "{time} instead of {expected}"
+            );
+        }
+        // The process had the card for that time, not for the sum.
+        let machine = FakeMachine::from_text(&std::env::var("SUBLET_FAKE_GPU").unwrap()).unwrap();
+        let busy = [machine.busy(0), machine.processes().unwrap()[0].busy];
+        assert!(busy.iter().all(|busy| *busy < 50_100_000), "{busy:?}");
+    });
+}
+
+#[test]
+fn a_kernel_for_which_there_is_room_begins_at_once() {
+    const NAME: &str = "a_kernel_for_which_there_is_room_begins_at_once";
+    with_machine(NAME, "1x1GiB", || {
+        context();
+        let (part_of, long, short) = (kernel("part"), stream(), stream());
+        // Longer than this process may take.
+        part(part_of, long, 3_000_000_000, 60);
+        for percent in [40, 1, 0] {
+            part(part_of, short, 1000, percent);
+            ok!(cuStreamSynchronize, short => u64);
+        }
+        assert_eq!(cu!(cuStreamQuery, long => u64), 600);
     });
 }
 

@@ -15,6 +15,7 @@ mod client;
 mod compute;
 mod counters;
 mod mps;
+mod submit;
 
 pub use amount::parse_amount;
 pub use client::{Client, ClientError};
@@ -23,6 +24,7 @@ pub use counters::{Counters, UserRow};
 pub use mps::{MpsRow, PlacedMps};
 pub use sublet_abi::Mode;
 pub use sublet_model::Class;
+pub use submit::{Submit, is_name_of};
 
 use serde::{Deserialize, Serialize};
 
@@ -88,85 +90,6 @@ pub enum Request {
     Hello,
     /// End the arbiter, if it has no job. Replies: `ending` or `refused`.
     Shutdown,
-}
-
-/// A new job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Submit {
-    /// A name for people.
-    pub name: String,
-    /// `4GiB`, `512MiB` or `50%`, of each card; nothing for whole cards.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<String>,
-    /// Limit of pinned host memory: `4GiB`, `512MiB`; nothing for no limit. An arbiter without
-    /// such limits answers without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pinned_memory: Option<String>,
-    /// Compute time of each card: `30%` or `30%..80%` ([`parse_compute`]); nothing for no promise
-    /// and no limit. An arbiter that shares no compute time answers without any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute: Option<String>,
-    /// Class: decides which job gives way when compute time is short. An arbiter that shares no
-    /// compute time ignores it.
-    #[serde(default, with = "ClassText")]
-    pub class: Class,
-    /// On how many cards.
-    #[serde(default = "one")]
-    pub gpus: u32,
-    /// Cards where the job may run, each by its number or the beginning of its UUID
-    /// ([`is_name_of`]); nothing for any card. An arbiter without this choice ignores it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cards: Option<Vec<String>>,
-    /// Wait until there is room, or be refused?
-    pub wait: bool,
-    /// Higher goes first among the jobs that wait. An arbiter without priorities ignores it.
-    #[serde(default, skip_serializing_if = "is_usual")]
-    pub priority: i32,
-    /// Reaction of the job's libraries when they find no arbiter or meet an unknown function.
-    #[serde(default = "strict", with = "ModeText")]
-    pub mode: Mode,
-}
-
-/// Returns true for the default priority, which messages leave out.
-fn is_usual(priority: &i32) -> bool {
-    *priority == 0
-}
-
-fn one() -> u32 {
-    1
-}
-
-/// Does a text name that card: by its number, as `nvidia-smi` counts, or by its UUID or the
-/// beginning of it?
-#[must_use]
-pub fn is_name_of(name: &str, index: u16, uuid: &str) -> bool {
-    const START: &str = "GPU-";
-    if let Ok(number) = name.parse::<u16>() {
-        return number == index;
-    }
-    let beginning = uuid.get(..name.len());
-    name.len() > START.len() && beginning.is_some_and(|begins| begins.eq_ignore_ascii_case(name))
-}
-
-/// [`Mode`] as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Mode", rename_all = "camelCase")]
-enum ModeText {
-    Compat,
-    Strict,
-}
-
-/// [`Class`] as it is written.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Class", rename_all = "camelCase")]
-enum ClassText {
-    Guaranteed,
-    Opportunistic,
-}
-
-fn strict() -> Mode {
-    Mode::Strict
 }
 
 /// A reply of the arbiter.
@@ -320,9 +243,9 @@ pub struct GpuRow {
     pub compute_promised_percent: f64,
     /// Compute time that its jobs used within the last second; nothing if it is not measured.
     pub compute_used_percent: Option<f64>,
-    /// Memory cost of a new context; 0 if it could not be measured.
-    #[serde(rename = "contextMiB")]
-    pub context_mib: u64,
+    /// Memory cost of a new context, if it could be measured.
+    #[serde(rename = "contextMiB", skip_serializing_if = "Option::is_none")]
+    pub context_mib: Option<u64>,
     /// Packing of memory by the driver, if it could be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packing: Option<Sizes>,
@@ -410,7 +333,7 @@ pub struct TenantRow {
     pub mini_batch_ms: Option<f64>,
     /// `waiting`, `running`, `over`, `ending` or `unmanaged`.
     pub state: String,
-    /// `serving`, `lost` or `without`; nothing if the job began without MPS.
+    /// `serving`, `waiting`, `lost` or `without`; nothing if the job began without MPS.
     pub mps: Option<String>,
     /// Reason of its wait or of its end.
     #[serde(skip_serializing_if = "Option::is_none")]

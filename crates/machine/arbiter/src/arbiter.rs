@@ -37,7 +37,7 @@ mod turns;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::time::ClockId;
@@ -132,17 +132,17 @@ impl Arbiter {
         let (gauge, driver) = (options.gauge.as_ref(), view.driver());
         let figures = gauge::figures(gauge, &options.folder, &inventory, &driver);
         for (card, figures) in figures.iter().enumerate() {
-            machine.set_context(card, figures.context);
+            if let Some(context) = figures.context {
+                machine.set_context(card, context);
+            }
         }
         let (mut sources, closers) = (Sources::new()?, Closers::default());
-        let listeners = Listeners::open(&options.folder, audience, &mut sources, &closers)?;
+        let has_jobs = options.local_jobs;
+        let listeners =
+            Listeners::open(&options.folder, audience, has_jobs, &mut sources, &closers)?;
         let commands = Commands::new().map_err(at("making", "an eventfd"))?;
         let identity = Identity::after(lock, host, records.last());
-        let turns = CardTurns::new(
-            identity.epoch(),
-            figures.len(),
-            &options.time.exclusive_slices,
-        )?;
+        let turns = CardTurns::new(identity.epoch(), figures.len(), &options.time)?;
         let sampler = Sampler::start(view).map_err(at("starting", "the driver's thread"))?;
         let mut arbiter = Arbiter {
             identity,
@@ -204,24 +204,29 @@ impl Arbiter {
     /// The kernel refuses to let it wait. No other failure ends the arbiter.
     pub fn run(mut self) -> Result<(), ArbiterError> {
         while !self.lifetime.is_stopping() {
-            let limit = self.wait_limit(now_ms());
-            self.admins.begin_turn();
-            for key in self.sources.take_unfinished() {
-                self.serve(key);
-            }
-            for key in self.sources.wait(limit)? {
-                self.serve(key);
-            }
-            let now = now_ms();
-            if self.lifetime.take_tick(now) {
-                self.tick(now);
-            } else if self.early_reading_ms().is_some_and(|at| at <= now) {
-                self.ask_driver(now);
-            }
-            self.take_turns();
+            self.step()?;
         }
         self.shut_down();
         Ok(())
+    }
+
+    /// Waits for news, and for the next round of turns if that is due soon.
+    fn step(&mut self) -> Result<(), ArbiterError> {
+        let limit = self.wait_limit(now_ms());
+        self.admins.begin_turn();
+        for key in self.sources.take_unfinished() {
+            self.serve(key);
+        }
+        for key in self.sources.wait(limit)? {
+            self.serve(key);
+        }
+        let now = now_ms();
+        if self.lifetime.take_tick(now) {
+            self.tick(now);
+        } else if self.early_reading_ms().is_some_and(|at| at <= now) {
+            self.ask_driver(now);
+        }
+        self.take_turns()
     }
 
     /// Longest wait for news.
@@ -268,6 +273,7 @@ impl Arbiter {
         self.jobs.beat(now);
         self.commands.beat(now);
         self.tend_mps();
+        self.measures.awake(Instant::now());
         self.turns.settle();
         self.coordinate_turns();
         self.keep_record(now);
@@ -385,6 +391,7 @@ fn machine(
         local_jobs: options.local_jobs,
         evict: options.evict,
         evict_over: options.evict_over,
+        evict_overuse: options.evict_overuse,
     })
 }
 

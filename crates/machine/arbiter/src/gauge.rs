@@ -67,8 +67,8 @@ pub enum GaugeError {
 /// Known figures of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Figures {
-    /// Memory of a context; nothing if it is not known.
-    pub(crate) context: Bytes,
+    /// Memory of a context, if it is known.
+    pub(crate) context: Option<Bytes>,
     /// Packing of memory by the driver.
     pub(crate) packing: Option<Packing>,
 }
@@ -154,7 +154,7 @@ impl Measured {
         let is_sane =
             |packing: &Packing| packing.is_sound() && packing.piece.max(packing.pool) <= memory / 8;
         (self.context_bytes <= memory / 2).then(|| Figures {
-            context: Bytes::new(self.context_bytes),
+            context: Some(Bytes::new(self.context_bytes)),
             packing: packing.filter(is_sane),
         })
     }

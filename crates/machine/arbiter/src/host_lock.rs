@@ -1,10 +1,12 @@
-//! One arbiter per machine, in any folder and started by any user: two would promise the same
-//! cards.
+//! One arbiter per machine, real or fake, in any folder and started by any user: two would promise
+//! the same cards.
 //!
 //! Root's arbiters decide among themselves by a lock that only root can open. The holder leaves a
 //! record that all can read. Another user's arbiter first goes by that record, then by a name that
-//! one process of the network namespace can have. Any process can take that name: it keeps users'
-//! arbiters apart, and never keeps root's from being the one.
+//! one process of the network namespace can have, which tells its holder. A program can be in a
+//! network namespace of its own, so the arbiter also locks a file of the cards themselves. Any
+//! process can take name and file: they keep users' arbiters apart, and never keep root's from being
+//! the one. A fake machine is its user's, and knows no such precedence.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tracing::warn;
 
@@ -25,14 +27,22 @@ use crate::stamp::ProcessStamp;
 /// The most that is read of a record, which has a hundred bytes.
 const RECORD_MAX: u64 = 4096;
 
+/// The device file that every program opens that uses the driver. Its lock means nothing to the
+/// driver, which has none of its own for the file.
+const DRIVER_FILE: &str = "/dev/nvidiactl";
+
 /// The place at which the arbiters of one machine's cards find each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPlace {
     /// The name that one process of the network namespace can have. Lock and record are called
     /// after it.
     pub name: String,
-    /// The folder of lock and record: owned by root, and writable by root alone.
-    pub folder: PathBuf,
+    /// The folder of lock and record: owned by root, and writable by root alone. Nothing where
+    /// root's arbiter does not go before others.
+    pub folder: Option<PathBuf>,
+    /// A file or folder of the cards, which is locked while an arbiter looks after them. Where it
+    /// is not there, or has no locks, only the name counts.
+    pub cards: PathBuf,
 }
 
 impl HostPlace {
@@ -41,24 +51,38 @@ impl HostPlace {
     pub fn real() -> HostPlace {
         HostPlace {
             name: "sublet-arbiter-gpu".to_owned(),
-            folder: PathBuf::from(SHARED),
+            folder: Some(PathBuf::from(SHARED)),
+            cards: PathBuf::from(DRIVER_FILE),
         }
+    }
+
+    /// That of a fake machine's cards, which are in this folder, by whatever path.
+    ///
+    /// # Errors
+    /// The folder is not there.
+    pub fn of_fake(machine: &Path) -> std::io::Result<HostPlace> {
+        let about = fs::metadata(machine)?;
+        Ok(HostPlace {
+            name: format!("sublet-arbiter-fake-{:x}-{}", about.dev(), about.ino()),
+            folder: None,
+            cards: machine.to_owned(),
+        })
     }
 
     /// Process and user of the arbiter that looks after these cards, in whatever folder; process 0
     /// if it has no number here. `None` if there is none.
     #[must_use]
     pub fn holder(&self) -> Option<(u32, u32)> {
-        let root = roots_arbiter(self).map(|holder| (holder.pid, 0));
+        let root = roots_arbiter(self).map(|(holder, _record)| (holder.pid, 0));
         root.or_else(|| holder_of_name(&self.name).ok())
     }
 
-    fn lock(&self) -> PathBuf {
-        self.folder.join(format!("{}.lock", self.name))
+    fn lock(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.lock", self.name))
     }
 
-    fn record(&self) -> PathBuf {
-        self.folder.join(format!("{}.json", self.name))
+    fn record(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.json", self.name))
     }
 }
 
@@ -82,6 +106,7 @@ pub(crate) struct HostLock {
     place: HostPlace,
     name: Option<OwnedFd>,
     root: Option<RootLock>,
+    _cards: Option<File>,
 }
 
 impl HostLock {
@@ -90,7 +115,8 @@ impl HostLock {
     /// # Errors
     /// [`ArbiterError::Held`] if there is another one; or the kernel's refusal.
     pub(crate) fn take(place: &HostPlace, is_root: bool) -> Result<HostLock, ArbiterError> {
-        let root = match is_root.then(|| RootLock::take(place)) {
+        let folder = place.folder.as_deref().filter(|_| is_root);
+        let root = match folder.map(|folder| RootLock::take(place, folder)) {
             Some(Ok(lock)) => Some(lock),
             Some(Err(held @ ArbiterError::Held { .. })) => return Err(held),
             Some(Err(error)) => {
@@ -99,25 +125,21 @@ impl HostLock {
             }
             None => None,
         };
-        if let Some(holder) = roots_arbiter(place).filter(|_| root.is_none()) {
+        if let Some((holder, record)) = roots_arbiter(place).filter(|_| root.is_none()) {
             return Err(ArbiterError::Held {
                 pid: holder.pid,
                 uid: Some(0),
-                folder: place.record(),
+                folder: record,
             });
         }
-        let name = match take_name(&place.name) {
-            Ok(name) => Some(name),
-            Err(error) if root.is_some() => {
-                warn!(%error, "root's arbiter starts all the same; what that one starts is unmanaged");
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        let name = take_name(&place.name).map(Some);
+        let name = unless_root(root.as_ref(), name)?;
+        let cards = unless_root(root.as_ref(), lock_cards(&place.cards))?;
         Ok(HostLock {
             place: place.clone(),
             name,
             root,
+            _cards: cards,
         })
     }
 
@@ -131,7 +153,7 @@ impl HostLock {
         if self.root.is_some() {
             return None;
         }
-        let holder = roots_arbiter(&self.place)?;
+        let (holder, _record) = roots_arbiter(&self.place)?;
         Some(format!(
             "root's arbiter (process {}) looks after these GPUs now, and this one starts nothing \
              more",
@@ -140,31 +162,48 @@ impl HostLock {
     }
 }
 
+/// What is taken, or nothing if another arbiter has it and this one is root's.
+fn unless_root<T>(
+    root: Option<&RootLock>,
+    taken: Result<Option<T>, ArbiterError>,
+) -> Result<Option<T>, ArbiterError> {
+    match taken {
+        Err(error) if root.is_some() => {
+            warn!(%error, "root's arbiter starts all the same; what that one starts is unmanaged");
+            Ok(None)
+        }
+        taken => taken,
+    }
+}
+
 /// The lock, and the record beside it.
 #[derive(Debug)]
 struct RootLock {
     _file: File,
-    place: HostPlace,
+    lock: PathBuf,
+    record: PathBuf,
 }
 
 impl RootLock {
-    fn take(place: &HostPlace) -> Result<RootLock, ArbiterError> {
-        make_folder(&place.folder)?;
-        let Some(file) = lock_file(&place.lock())? else {
+    fn take(place: &HostPlace, folder: &Path) -> Result<RootLock, ArbiterError> {
+        make_folder(folder)?;
+        let (lock, record) = (place.lock(folder), place.record(folder));
+        let Some(file) = lock_file(&lock)? else {
             return Err(ArbiterError::Held {
-                pid: read(&place.record()).map_or(0, |holder| holder.pid),
+                pid: read(&record).map_or(0, |holder| holder.pid),
                 uid: Some(0),
-                folder: place.lock(),
+                folder: lock,
             });
         };
         let lock = RootLock {
             _file: file,
-            place: place.clone(),
+            lock,
+            record,
         };
         let own = ProcessStamp::of(sublet_share::Pid(std::process::id()));
         let own = own.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound));
         let own = own.map_err(at("looking at", "this process"))?;
-        write(&place.record(), &own).map_err(at("writing", place.record().display()))?;
+        write(&lock.record, &own).map_err(at("writing", lock.record.display()))?;
         Ok(lock)
     }
 }
@@ -172,8 +211,8 @@ impl RootLock {
 impl Drop for RootLock {
     fn drop(&mut self) {
         // The lock is still held: nobody has written another record.
-        let _ = fs::remove_file(self.place.record());
-        let _ = fs::remove_file(self.place.lock());
+        let _ = fs::remove_file(&self.record);
+        let _ = fs::remove_file(&self.lock);
     }
 }
 
@@ -202,10 +241,13 @@ fn check_roots(folder: &Path) -> Result<(), ArbiterError> {
     })
 }
 
-/// Root's arbiter, if there is one by its record and it lives.
-fn roots_arbiter(place: &HostPlace) -> Option<ProcessStamp> {
-    check_roots(&place.folder).ok()?;
-    read(&place.record()).filter(ProcessStamp::lives)
+/// Root's arbiter, if there is one by its record and it lives; and the record.
+fn roots_arbiter(place: &HostPlace) -> Option<(ProcessStamp, PathBuf)> {
+    let folder = place.folder.as_deref()?;
+    check_roots(folder).ok()?;
+    let record = place.record(folder);
+    let holder = read(&record).filter(ProcessStamp::lives)?;
+    Some((holder, record))
 }
 
 fn read(path: &Path) -> Option<ProcessStamp> {
@@ -255,6 +297,28 @@ fn take_name(name: &str) -> Result<OwnedFd, ArbiterError> {
             })
         }
         Err(error) => Err(at("taking the name", &place)(error)),
+    }
+}
+
+/// Locks a file of the cards, which is the same one in every network namespace. `None` where there
+/// is none that can be locked. The kernel gives the lock back when the process ends.
+fn lock_cards(cards: &Path) -> Result<Option<File>, ArbiterError> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(cards);
+    let Ok(file) = opened else {
+        return Ok(None);
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        // Its holder has no name here, or it would have been found by the name.
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ArbiterError::Held {
+            pid: 0,
+            uid: None,
+            folder: cards.to_owned(),
+        }),
+        Err(_no_locks) => Ok(None),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use rustix::thread::futex;
 use sublet_abi::control::{DeviceTerms, Terms};
 use sublet_abi::message::SlotClaim;
 use sublet_abi::{DeviceIndex, GateWord, Mode, SlotIndex, Units};
@@ -44,34 +45,20 @@ pub(crate) struct JobPages {
     pub(crate) mps_percent: Option<u32>,
 }
 
-/// Behaviour of a job's processes at their gates, without orders.
+/// Behaviour of a job's processes at their gates, beside the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GateTerms {
+struct GateTerms {
     /// For how many thousandths of the time they launch work while no arbiter is there.
-    pub(crate) without_arbiter: u32,
-    /// Work that each process keeps queued on a card while others want it, in microseconds.
-    pub(crate) queue_us: u32,
+    without_arbiter: u32,
+    /// Work that each process keeps queued, in microseconds.
+    queue_us: u32,
 }
 
-impl GateTerms {
-    /// All of the time, in the unit of [`GateTerms::without_arbiter`].
-    const ALWAYS: u32 = 1000;
+/// All of the time, without an arbiter.
+pub(crate) const ALWAYS: u32 = 1000;
 
-    /// For a guaranteed job. Half a slice is queued, so that a turn ends within the next one.
-    pub(crate) const GUARANTEED: GateTerms = GateTerms {
-        without_arbiter: GateTerms::ALWAYS,
-        queue_us: 10_000,
-    };
-
-    /// For an opportunistic job, which has a duty without an arbiter. A guaranteed job that begins
-    /// to work has to wait for its queued work.
-    pub(crate) fn opportunistic(duty: u32) -> GateTerms {
-        GateTerms {
-            without_arbiter: duty.clamp(1, GateTerms::ALWAYS),
-            queue_us: 1000,
-        }
-    }
-}
+/// Until the turns say otherwise, a process has a quarter of a second queued.
+const FIRST_QUEUE_US: u32 = 250_000;
 
 impl JobPages {
     pub(crate) fn new(id: u64, mode: Mode, expects_ledger: bool) -> JobPages {
@@ -83,7 +70,10 @@ impl JobPages {
             expects_ledger,
             generations: BTreeMap::new(),
             gate: GateWord::default(),
-            gate_terms: GateTerms::GUARANTEED,
+            gate_terms: GateTerms {
+                without_arbiter: ALWAYS,
+                queue_us: FIRST_QUEUE_US,
+            },
             mps_percent: None,
         }
     }
@@ -156,8 +146,27 @@ impl JobPages {
         }
     }
 
-    /// Sets the behaviour of its processes without orders.
-    pub(crate) fn set_gate_terms(&mut self, terms: GateTerms) {
+    /// Sets the share of the time in which its processes launch work without an arbiter, in
+    /// thousandths.
+    pub(crate) fn set_without_arbiter(&mut self, thousandths: u32) {
+        self.set_gate_terms(GateTerms {
+            without_arbiter: thousandths.clamp(1, ALWAYS),
+            ..self.gate_terms
+        });
+    }
+
+    /// Sets what each of its processes may have queued, in microseconds.
+    pub(crate) fn set_queue(&mut self, queue_us: u32) {
+        self.set_gate_terms(GateTerms {
+            queue_us,
+            ..self.gate_terms
+        });
+    }
+
+    fn set_gate_terms(&mut self, terms: GateTerms) {
+        if self.gate_terms == terms {
+            return;
+        }
         self.gate_terms = terms;
         if let Some(control) = self.control() {
             let writer = control.writer();
@@ -303,6 +312,29 @@ impl JobPages {
         ledger.page().slot(slot).take_back();
     }
 
+    /// True if the process in that slot waits for a reading of the driver.
+    pub(crate) fn awaits_reading(&self, slot: SlotIndex) -> bool {
+        self.ledger().is_some_and(|ledger| {
+            let slot = ledger.page().slot(slot);
+            let mut devices = self.devices();
+            devices.any(|(device, _)| slot.awaited_reading(device).is_some())
+        })
+    }
+
+    /// Tells the process in that slot that the reading of that card is done, and wakes it.
+    pub(crate) fn finish_reading(&self, slot: SlotIndex, position: usize, number: u32) {
+        let Some(ledger) = self.ledger() else {
+            return;
+        };
+        let slot = ledger.page().slot(slot);
+        for (device, _) in self.devices().filter(|(_, card)| card.card == position) {
+            slot.finish_reading(device, number);
+            // It wakes whoever waits, and fails for no word that is mapped.
+            let word = slot.finished_reading(device);
+            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX);
+        }
+    }
+
     /// Says that the arbiter is alive.
     pub(crate) fn beat(&self, now_ms: u64) {
         if let Some((control, _)) = &self.pages {
@@ -358,6 +390,7 @@ impl JobPages {
                 operation: page.operation(slot, device),
                 used: Bytes::new(page.held(slot, device).bytes()),
                 context: Bytes::new(page.slot(slot).context_bytes(device)),
+                awaited: page.slot(slot).awaited_reading(device),
             })
         })
     }
@@ -372,6 +405,8 @@ pub(crate) struct SlotCard {
     pub(crate) used: Bytes,
     /// Part of that reserved for contexts.
     pub(crate) context: Bytes,
+    /// Number of the reading of the driver that its process waits for.
+    pub(crate) awaited: Option<u32>,
 }
 
 impl JobCard {
@@ -380,7 +415,7 @@ impl JobCard {
             uuid: self.uuid,
             capacity_bytes: Bytes::from(self.capacity).get(),
             limit_bytes: Bytes::from(self.limit).get(),
-            context_bytes: self.figures.context.get(),
+            context_bytes: self.figures.context.map_or(0, Bytes::get),
             packing: self.figures.packing,
         }
     }

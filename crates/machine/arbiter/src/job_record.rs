@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sublet_model::MiB;
+use sublet_model::{MiB, SliceLength};
 use sublet_share::{Amount, JobId, JobView, UserId};
 use tracing::warn;
 
@@ -101,6 +101,7 @@ impl JobRecord {
             pinned_memory: ask.pinned.map(|limit| limit.to_string()),
             compute: Some(ask.compute.to_string()),
             class: ask.class,
+            slice: ask.slice.map(|slice| SliceLength::of(slice).to_string()),
             gpus: ask.gpus.get(),
             // Which others it may have been on decides nothing any more.
             cards: ask.cards.as_ref().map(|_| uuids.to_vec()),

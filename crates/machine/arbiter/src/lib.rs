@@ -11,8 +11,8 @@
 //!
 //! Suggested reading order: [`admin`], `machine_folder`, `lock`, `peer`, `closers`, `stamp`,
 //! `host_lock`, `job_record`, `pages`, `job_pages`, `gpu`, [`gauge`], `mps_control`, `rows`,
-//! `arbiter`, `standalone`; `unmanaged_gpus`, `libraries`, `driver` and `visible_cards` by
-//! themselves.
+//! `arbiter`, `standalone`; `unmanaged_gpus`, `holder`, `libraries`, `driver` and `visible_cards`
+//! by themselves.
 //!
 //! # Modules
 //! - `arbiter`: one thread around `sublet-share` that waits for sockets, pidfds and a clock.
@@ -31,13 +31,15 @@
 //!   a thread of its own.
 //! - `mps_control` runs NVIDIA's `nvidia-cuda-mps-control`: the daemon as a child, and words to
 //!   it. Tests run it against a stand-in, `sublet-workload mps-control`, and with `cargo xtask test
-//!   --all` against NVIDIA's own daemon, whose server was never run: it needs a card.
+//!   --all` against NVIDIA's own daemon, whose server was never run: it needs a card. It also tells
+//!   which user the daemon's server serves.
 //! - `gauge` measures the cost of a context and the driver's packing of memory, in a process of
 //!   its own, before the first job.
 //! - `visible_cards` asks the CUDA driver, in a process of its own, for the cards that
 //!   `CUDA_VISIBLE_DEVICES` means.
 //! - `admin`: the messages of `sublet run`, `ps`, `top` and `limit`. `unmanaged_gpus` shows the cards
 //!   to commands that found no arbiter; `rows` makes the rows that both have.
+//! - `holder`: what keeps an arbiter from starting, and which command ends that.
 //! - `libraries`: copies our libraries, from inside the executable or from beside it, into
 //!   folders named after their contents. `sublet run` and the agent use it.
 #![expect(
@@ -52,6 +54,7 @@ mod driver;
 mod error;
 pub mod gauge;
 mod gpu;
+pub mod holder;
 mod host_lock;
 mod job_pages;
 mod job_record;

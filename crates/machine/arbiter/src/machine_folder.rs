@@ -1,6 +1,8 @@
 //! The place of an arbiter's sockets: one folder per user, and in it one per machine (the real
 //! one, or a fake one). By it a command and the arbiter find each other without being told,
-//! and no other user can put a socket there first.
+//! and no other user can put a socket there first. Others may pass through root's folders, and
+//! neither list nor change them: a process of root's job that has become another user's finds our
+//! libraries, the driver and its socket below.
 
 use std::fs;
 use std::io;
@@ -26,6 +28,10 @@ pub enum Audience {
 
 /// Folder of the machine's own arbiter, if it has one for all users.
 pub(crate) const SHARED: &str = "/run/sublet";
+
+/// The socket for processes of a job that have become another user's, beside the one of its user.
+/// The interposer knows this name, too.
+pub(crate) const OTHERS: &str = "others.sock";
 
 /// One machine's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +85,11 @@ impl Folder {
     #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
         self.path.join("tenant.sock")
+    }
+
+    /// Socket for processes of root's jobs that have become another user's.
+    pub(crate) fn others_socket(&self) -> PathBuf {
+        self.path.join(OTHERS)
     }
 
     /// The one file that one arbiter has locked.
@@ -148,12 +159,19 @@ impl Folder {
             return self.check();
         }
         if let Some(base) = self.path.parent() {
+            let is_new = fs::symlink_metadata(base).is_err();
             make(base)?;
             check_owner(base)?;
+            if is_new {
+                open_to_pass(base)?;
+            }
         }
         make(&self.path)?;
         match audience {
-            Audience::Owner => self.check(),
+            Audience::Owner => {
+                self.check()?;
+                open_to_pass(&self.path)
+            }
             Audience::Everybody => {
                 check_owner(&self.path)?;
                 let both = [self.path.parent(), Some(&*self.path)];
@@ -181,11 +199,15 @@ impl Folder {
         }
     }
 
-    /// Removes the sockets; a file that is not there is no error. The folder is its owner's alone
-    /// again.
+    /// Removes the sockets; a file that is not there is no error. Nobody but its owner can look
+    /// into the folder any more.
     pub(crate) fn remove_sockets(&self) {
-        let _ = fs::set_permissions(&self.path, fs::Permissions::from_mode(0o700));
-        for socket in [self.admin_socket(), self.tenant_socket()] {
+        let _ = fs::set_permissions(&self.path, fs::Permissions::from_mode(own_mode()));
+        for socket in [
+            self.admin_socket(),
+            self.tenant_socket(),
+            self.others_socket(),
+        ] {
             let _ = fs::remove_file(socket);
         }
         let _ = fs::remove_dir_all(self.users());
@@ -197,6 +219,24 @@ fn mode_of(folder: &Path) -> Result<u32, ArbiterError> {
     Ok(about.permissions().mode() & 0o7777)
 }
 
+/// Mode of a folder that is this user's alone. Others may pass through root's.
+fn own_mode() -> u32 {
+    match rustix::process::geteuid().is_root() {
+        true => 0o711,
+        false => 0o700,
+    }
+}
+
+/// Lets all users pass through a folder of root's, whatever the mask of new files is.
+fn open_to_pass(folder: &Path) -> Result<(), ArbiterError> {
+    let mode = mode_of(folder)?;
+    if own_mode() & !mode == 0 {
+        return Ok(());
+    }
+    let open = fs::Permissions::from_mode(mode | own_mode());
+    fs::set_permissions(folder, open).map_err(at("setting the mode of", folder.display()))
+}
+
 /// Lets all users look into a folder. Their other rights stay: it may be /tmp.
 fn open_to_look(folder: &Path) -> Result<(), ArbiterError> {
     let open = fs::Permissions::from_mode(mode_of(folder)? | 0o055);
@@ -205,7 +245,7 @@ fn open_to_look(folder: &Path) -> Result<(), ArbiterError> {
 
 fn make(folder: &Path) -> Result<(), ArbiterError> {
     let made = fs::DirBuilder::new()
-        .mode(0o700)
+        .mode(own_mode())
         .recursive(true)
         .create(folder);
     match made {
@@ -216,12 +256,15 @@ fn make(folder: &Path) -> Result<(), ArbiterError> {
     }
 }
 
-/// Checks that the folder is this user's or root's, and no other user may use it.
+/// Checks that the folder is this user's or root's, and no other user may use it. Others may pass
+/// through root's.
 pub(crate) fn check_private(folder: &Path) -> Result<(), ArbiterError> {
     check_owner(folder)?;
-    let mode = mode_of(folder)?;
-    let why = format!("others may use it (mode {:o}); it needs 700", mode & 0o777);
-    check(mode & 0o077 == 0, folder, why)
+    let about = fs::symlink_metadata(folder).map_err(at("looking at", folder.display()))?;
+    let mode = about.mode() & 0o777;
+    let others = if about.uid() == 0 { 0o066 } else { 0o077 };
+    let why = format!("others may use it (mode {mode:o}); it needs 700");
+    check(mode & others == 0, folder, why)
 }
 
 /// Checks that only its owner can put something into the folder.
@@ -261,8 +304,13 @@ mod tests {
         let folder = Folder::within(&base.path().join("a/b"), "gpu");
         folder.create(Audience::Owner).unwrap();
         folder.create(Audience::Owner).unwrap();
-        let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
+        // A process that has become another user's passes through root's.
+        for made in ["a/b", "a/b/gpu"] {
+            assert_eq!(mode_of(&base.path().join(made)).unwrap(), own_mode());
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        folder.create(Audience::Owner).unwrap();
+        assert_eq!(mode_of(folder.path()).unwrap(), own_mode());
         assert!(folder.admin_socket().ends_with("a/b/gpu/admin.sock"));
     }
 

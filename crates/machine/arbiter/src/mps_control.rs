@@ -3,14 +3,25 @@
 //! carries them to the daemon. This module knows no turns, jobs or times: these are
 //! `sublet-share`'s.
 //!
+//! Clients, servers and commands come to the daemon by one socket, `control`; what only its operator
+//! may say (`quit`, defaults) it takes by `control_privileged` beside it, from everybody who can
+//! connect: root in a container can. So that one is moved away from the clients' folder.
+//!
+//! A server connects to `control` like a client, as the user of its clients, and keeps the daemon's
+//! group: the daemon calls only `setuid` (seen with 535, 550 and 555). So the folder above lets the
+//! daemon's group pass where the daemon is root's, and no other user: users of the host have no way
+//! to the sockets, and containers have the folder below mounted.
+//!
 //! The daemon is a process group of its own, so a terminal's Ctrl-C reaches only us, and servers
 //! that it leaves behind can be ended. It is killed when the thread that started it ends, so a
 //! killed arbiter leaves no unwatched daemon behind.
 
+mod served;
+
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +29,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use sublet_share::Pid;
+use sublet_share::{Pid, UserId};
 
 use crate::error::{ArbiterError, at};
 use crate::machine_folder::Folder;
@@ -44,6 +55,10 @@ const NOT_ITS_OWN: [&str; 8] = [
     "LD_PRELOAD",
 ];
 
+/// The socket for the operator's words. Seen with the drivers 535, 550 and 555: clients and servers
+/// do not use it, and the program itself looks for it in the pipe folder that it is told.
+const PRIVILEGED: &str = "control_privileged";
+
 /// A question that only a daemon which serves answers.
 const IS_THERE: &str = "get_server_list";
 
@@ -59,6 +74,8 @@ pub(crate) struct MpsControl {
     program: PathBuf,
     folder: PathBuf,
     pipe: PathBuf,
+    /// The folder of [`PRIVILEGED`] once it is moved; no container has it.
+    own: PathBuf,
 }
 
 impl MpsControl {
@@ -68,12 +85,13 @@ impl MpsControl {
             program: program.to_owned(),
             folder: folder.mps(),
             pipe: folder.mps_pipe(),
+            own: folder.mps().join("own"),
         }
     }
 
     /// The folder of the daemon's sockets. A process with access to it can be the daemon's client:
-    /// only this user's, because the folder above is closed, and those of containers that have it
-    /// mounted, with any user.
+    /// only this user's, because the folder above is closed to others, and those of containers that
+    /// have it mounted, with any user.
     pub(crate) fn pipe(&self) -> &Path {
         &self.pipe
     }
@@ -88,14 +106,23 @@ impl MpsControl {
                 .mode(0o700)
                 .create(folder)
         };
-        for folder in [pipe, &log] {
+        for folder in [pipe, &log, &self.own] {
             made(folder).map_err(at("making", folder.display()))?;
         }
         let opened = fs::set_permissions(pipe, fs::Permissions::from_mode(0o755));
         opened.map_err(at("opening to clients", pipe.display()))?;
-        for left in fs::read_dir(pipe).map_err(at("reading", pipe.display()))? {
-            let left = left.map_err(at("reading", pipe.display()))?.path();
-            fs::remove_file(&left).map_err(at("removing", left.display()))?;
+        if rustix::process::geteuid().is_root() {
+            let group = rustix::process::getegid().as_raw();
+            let opened = chown(&self.folder, None, Some(group)).and_then(|()| {
+                fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o710))
+            });
+            opened.map_err(at("opening to servers", self.folder.display()))?;
+        }
+        for folder in [pipe, &self.own] {
+            for left in fs::read_dir(folder).map_err(at("reading", folder.display()))? {
+                let left = left.map_err(at("reading", folder.display()))?.path();
+                fs::remove_file(&left).map_err(at("removing", left.display()))?;
+            }
         }
         Ok(())
     }
@@ -105,10 +132,10 @@ impl MpsControl {
         let _absent = fs::remove_dir_all(&self.folder);
     }
 
-    fn command(&self) -> Command {
+    fn command(&self, pipe: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .env(PIPE, self.pipe())
+            .env(PIPE, pipe)
             .env(LOG, self.folder.join("log"))
             .process_group(0)
             .stdout(Stdio::null());
@@ -126,7 +153,7 @@ impl MpsControl {
     }
 
     fn spawn(&self) -> io::Result<DaemonProcess> {
-        let mut command = self.command();
+        let mut command = self.command(&self.pipe);
         command.arg("-f").stdin(Stdio::null());
         end_with_this_thread(&mut command);
         let mut child = command.spawn()?;
@@ -146,20 +173,34 @@ impl MpsControl {
 
     /// Asks the daemon whether it serves.
     pub(crate) fn ask(&self) -> io::Result<Question> {
-        self.say(IS_THERE)
+        self.say(IS_THERE, &self.pipe)
+    }
+
+    /// Moves the socket for the operator's words away from its clients. A program that makes none has
+    /// none.
+    pub(crate) fn hide_privileged(&self) -> io::Result<()> {
+        let moved = fs::rename(self.pipe.join(PRIVILEGED), self.own.join(PRIVILEGED));
+        match moved {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            moved => moved,
+        }
     }
 
     /// Ends the daemon in order, and by force if that takes long.
     pub(crate) fn quit(&self, daemon: DaemonProcess) {
-        if let Ok(_said) = self.say(QUIT) {
+        let pipe = match self.own.join(PRIVILEGED).exists() {
+            true => &self.own,
+            false => &self.pipe,
+        };
+        if let Ok(_said) = self.say(QUIT, pipe) {
             daemon.wait(QUIT_WITHIN);
         }
         drop(daemon);
     }
 
-    /// Has the daemon told something.
-    fn say(&self, words: &str) -> io::Result<Question> {
-        let mut command = self.command();
+    /// Has the daemon told something, by its sockets in that folder.
+    fn say(&self, words: &str, pipe: &Path) -> io::Result<Question> {
+        let mut command = self.command(pipe);
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         end_with_this_thread(&mut command);
         let mut question = Question(command.spawn()?);
@@ -188,6 +229,11 @@ pub(crate) struct DaemonProcess {
 impl DaemonProcess {
     pub(crate) fn pid(&self) -> Pid {
         Pid(self.child.id())
+    }
+
+    /// The user whose programs its server serves.
+    pub(crate) fn served(&self) -> Option<UserId> {
+        served::user(self.pid())
     }
 
     /// Text about its end, if it has ended; its servers end with it.
@@ -268,6 +314,7 @@ fn end_with_this_thread(command: &mut Command) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::time::Instant;
 
     use super::*;
@@ -296,8 +343,16 @@ mod tests {
         fs::write(control.pipe().join("control"), "left").unwrap();
         control.make_folders().unwrap();
         assert_eq!(fs::read_dir(control.pipe()).unwrap().count(), 0);
-        assert_eq!(mode(&base.path().join("gpu/mps")), 0o700);
+        // Servers, which keep the group of root's daemon, pass; nobody else does, or lists it.
+        let is_root = rustix::process::geteuid().is_root();
+        let above = fs::metadata(base.path().join("gpu/mps")).unwrap();
+        let passes = if is_root { 0o710 } else { 0o700 };
+        assert_eq!(above.permissions().mode() & 0o7777, passes);
+        assert_eq!(above.gid(), rustix::process::getegid().as_raw());
         assert_eq!(mode(control.pipe()), 0o755);
+        for closed in ["gpu/mps/own", "gpu/mps/log"] {
+            assert_eq!(mode(&base.path().join(closed)), 0o700);
+        }
         control.remove_folders();
         control.remove_folders();
         assert!(!base.path().join("gpu/mps").exists());
@@ -336,6 +391,28 @@ mod tests {
         control.quit(daemon);
         assert!(began.elapsed() >= QUIT_WITHIN);
         assert!(peer::is_gone(&pidfd));
+    }
+
+    #[test]
+    fn the_operators_socket_is_moved_away_from_clients_and_quit_goes_by_it() {
+        let base = tempfile::tempdir().unwrap();
+        // Told something, it writes down by which folder.
+        let script =
+            "[ \"$1\" = -f ] && exec sleep 60; echo \"$CUDA_MPS_PIPE_DIRECTORY\" > \"$0.told\"";
+        let control = control(base.path(), script);
+        control.hide_privileged().unwrap();
+        let daemon = control.start().unwrap();
+        fs::write(control.pipe().join("control"), "").unwrap();
+        fs::write(control.pipe().join(PRIVILEGED), "").unwrap();
+        control.hide_privileged().unwrap();
+        assert_eq!(fs::read_dir(control.pipe()).unwrap().count(), 1);
+        assert_eq!(mode(&control.own), 0o700);
+        control.quit(daemon);
+        let told = fs::read_to_string(base.path().join("control.told")).unwrap();
+        assert_eq!(told.trim(), control.own.display().to_string());
+        // The next daemon makes its own.
+        control.make_folders().unwrap();
+        assert_eq!(fs::read_dir(&control.own).unwrap().count(), 0);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! process even when its number is used again, and its parents. A message can say anything, so
 //! none of this comes from a message.
 
+mod stat;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,6 +15,8 @@ use rustix::process::PidfdFlags;
 use rustix::time::ClockId;
 use sublet_share::{Pid, UserId};
 
+pub(crate) use self::stat::stat;
+pub use self::stat::{Image, Stat};
 use crate::pages::LEDGER_NAME;
 
 /// `SO_PEERPIDFD` (Linux 6.5, include/uapi/asm-generic/socket.h); the `libc` crate has it
@@ -182,75 +186,43 @@ fn peer_pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The contents of `/proc/PID/stat`. Other files there say more, and some of them (`maps`)
-/// make the reader wait for a lock that the process can hold for as long as it likes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stat {
-    pub(crate) parent: Pid,
-    /// When the process began, in clock ticks.
-    pub(crate) began: u64,
-    pub(crate) image: Option<Image>,
-}
-
-/// The begin of a program's code and stack: chance puts both elsewhere at each exec. (With
-/// address randomisation off, a program that calls exec with itself looks like one that did
-/// not, and keeps its earlier charges until it ends.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Image {
-    code: u64,
-    stack: u64,
-}
-
-/// Looks at one process.
-pub(crate) fn stat(pid: Pid) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    Stat::parse(&text)
-}
-
-impl Stat {
-    /// Reads the file's text; `None` if it is no such text. The name in brackets can hold
-    /// anything, brackets and line ends too: only the text after the last bracket counts.
-    #[must_use]
-    pub fn parse(text: &[u8]) -> Option<Stat> {
-        let end = text.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
-        let mut fields = rest.split_ascii_whitespace();
-        // Fields 4, 22, 26 and 28 of proc_pid_stat(5); the first here is number 3.
-        let parent = fields.nth(1)?.parse().ok()?;
-        let began = fields.nth(17)?.parse().ok()?;
-        let code = fields.nth(3).and_then(|text| text.parse().ok());
-        let stack = fields.nth(1).and_then(|text| text.parse().ok());
-        // No stack: the kernel does not tell us.
-        let image = code.zip(stack).filter(|(_, stack)| *stack != 0);
-        Some(Stat {
-            parent: Pid(parent),
-            began,
-            image: image.map(|(code, stack)| Image { code, stack }),
-        })
-    }
-}
-
-/// A process's parents, nearest first, itself not among them. `None` if the list is
-/// incomplete, which must not be taken for having no parents.
+/// The nearest parent of a process that `known` knows, as `known` calls it; nothing if it knows
+/// none up to the first process. `None` if the parents cannot be seen up to there, which must not
+/// be taken for having none of these.
 ///
 /// Processes end during the reading. A reused number shows: a child that is older than its
 /// parent is no child.
-pub(crate) fn ancestors(pid: Pid) -> Option<Vec<Pid>> {
-    (0..READ_AGAIN_MAX).find_map(|_| ancestors_now(pid))
+pub(crate) fn nearest_parent<T>(pid: Pid, known: impl Fn(Pid) -> Option<T>) -> Option<Option<T>> {
+    (0..READ_AGAIN_MAX).find_map(|_| nearest_parent_now(pid, &known))
 }
 
-fn ancestors_now(pid: Pid) -> Option<Vec<Pid>> {
-    let mut found = Vec::new();
+fn nearest_parent_now<T>(pid: Pid, known: impl Fn(Pid) -> Option<T>) -> Option<Option<T>> {
     let mut here = stat(pid)?;
-    while here.parent.0 > 1 {
+    for _ in 0..ANCESTORS_MAX {
+        if here.parent.0 <= 1 {
+            return Some(None);
+        }
         let above = stat(here.parent)?;
-        if above.began > here.began || found.len() == ANCESTORS_MAX {
+        if above.began > here.began {
             return None;
         }
-        found.push(here.parent);
+        // What is above a parent that is known does not matter, and each look costs some
+        // microseconds.
+        if let Some(found) = known(here.parent) {
+            return Some(Some(found));
+        }
         here = above;
     }
-    Some(found)
+    None
+}
+
+/// The user of a process as sockets name it: the effective one. The owner of its folder in `/proc`
+/// may be root in its place.
+pub(crate) fn effective_user(pid: Pid) -> Option<UserId> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let user = line.split_ascii_whitespace().nth(1)?;
+    Some(UserId(user.parse().ok()?))
 }
 
 /// A process's name, for people.
@@ -359,8 +331,6 @@ fn is_another_users(pid: Pid) -> bool {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -369,15 +339,19 @@ mod tests {
         let peer = Peer::of(&here, Moment::now()).unwrap();
         assert_eq!(peer.pid, Pid(std::process::id()));
         assert!(!is_gone(&peer.pidfd));
-        let ancestors = ancestors(peer.pid).unwrap();
+        let parent = Pid(std::os::unix::process::parent_id());
+        assert_eq!(nearest_parent(peer.pid, Some), Some(Some(parent)));
+        let is_above = |one: Pid| (one != parent).then_some(one);
+        let above = stat(parent).unwrap().parent;
         assert_eq!(
-            ancestors.first().map(|pid| pid.0),
-            Some(std::os::unix::process::parent_id())
+            nearest_parent(peer.pid, is_above),
+            Some((above.0 > 1).then_some(above))
         );
+        assert_eq!(nearest_parent(peer.pid, |_| None::<Pid>), Some(None));
         assert!(share_container(peer.pid, peer.pid));
         assert!(!share_container(Pid(u32::MAX), Pid(u32::MAX)));
         assert_eq!(name(Pid(u32::MAX)), "");
-        assert_eq!(super::ancestors(Pid(u32::MAX)), None);
+        assert_eq!(nearest_parent(Pid(u32::MAX), Some), None);
     }
 
     #[test]
@@ -394,28 +368,6 @@ mod tests {
         let pidfd = open(Pid(child.id())).unwrap();
         child.wait().unwrap();
         assert!(has_begun_by(own, &pidfd, Moment::now()).is_err());
-    }
-
-    #[test]
-    fn a_name_cannot_forge_a_parent() {
-        let fields = "S 42 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0 0 4096 0 8192 0";
-        let want = Some(Stat {
-            parent: Pid(42),
-            began: 777,
-            image: Some(Image {
-                code: 4096,
-                stack: 8192,
-            }),
-        });
-        assert_eq!(Stat::parse(format!("7 (a) {fields}").as_bytes()), want);
-        assert_eq!(
-            Stat::parse(format!("7 (a) S 1 1\n) {fields}").as_bytes()),
-            want
-        );
-        assert_eq!(Stat::parse(b"7 (a) S"), None);
-        let hidden = fields.replace("8192", "0");
-        let hidden = Stat::parse(format!("7 (a) {hidden}").as_bytes()).unwrap();
-        assert_eq!(hidden.image, None);
     }
 
     #[test]
@@ -489,12 +441,5 @@ mod tests {
         child.wait().unwrap();
         assert!(is_gone(&pidfd));
         assert!(open(Pid(0)).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn no_stat_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Stat::parse(&text);
-        }
     }
 }

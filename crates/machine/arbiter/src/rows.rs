@@ -19,7 +19,8 @@ pub(crate) fn percent(share: Milli) -> f64 {
     f64::from(share.get()) / 10.0
 }
 
-/// A card by its account, with the memory in use that the driver counts. Nothing is said of its time.
+/// A card by its account, with the memory in use that the driver counts. Nothing is said of its time,
+/// nor of what only an arbiter measures.
 pub(crate) fn gpu_row(machine: &Machine, card: usize, used: Bytes) -> GpuRow {
     let gpu = &machine.inventory().gpus()[card];
     let account = machine.card(card);
@@ -45,7 +46,6 @@ pub(crate) fn gpu_row(machine: &Machine, card: usize, used: Bytes) -> GpuRow {
         kept_mib: account.kept.get(),
         free_mib: account.open.get(),
         compute_promised_percent: percent(account.promised),
-        context_mib: mib(account.context),
         health: health.to_owned(),
         sick,
         ..GpuRow::default()

@@ -24,8 +24,8 @@ pub struct Standalone {
     pub folder: Folder,
     /// The driver's library, by name or path.
     pub nvml: PathBuf,
-    /// True for the cards of this host, which can have one arbiter only.
-    pub is_real: bool,
+    /// The meeting place of all arbiters of these cards, which can have one only.
+    pub host: HostPlace,
     /// `binpack` or `spread`.
     pub policy: Policy,
     /// Memory of each card that no job gets.
@@ -34,6 +34,8 @@ pub struct Standalone {
     pub evict: bool,
     /// End jobs that have more memory than they may have, by the driver's count?
     pub evict_over: bool,
+    /// End jobs that work without a turn, by the driver's count?
+    pub evict_overuse: bool,
     /// Measurement of the cards before the first job; nothing if it is not possible.
     pub gauge: Option<Gauge>,
     /// Serve every user of the machine, and not only this one?
@@ -52,11 +54,12 @@ impl Standalone {
         Standalone {
             folder: Folder::of(REAL_MACHINE),
             nvml: PathBuf::from(NVML_LIBRARY),
-            is_real: true,
+            host: HostPlace::real(),
             policy: Policy::binpack(),
             reserved: MiB::ZERO,
             evict: false,
             evict_over: false,
+            evict_overuse: false,
             gauge: None,
             shared: false,
             time: TimeSharing::default(),
@@ -64,14 +67,13 @@ impl Standalone {
         }
     }
 
-    /// The arbiter of a fake machine: `machine` names its folder, `nvml` is the fake driver's
-    /// library. The library finds its machine by the environment of this process.
+    /// The arbiter of a fake machine: `nvml` is the fake driver's library, which finds its machine
+    /// by the environment of this process, and `host` the machine's place.
     #[must_use]
-    pub fn fake(machine: &str, nvml: PathBuf) -> Standalone {
+    pub fn fake(host: HostPlace, nvml: PathBuf) -> Standalone {
         Standalone {
-            folder: Folder::of(machine),
             nvml,
-            is_real: false,
+            host,
             ..Standalone::real()
         }
     }
@@ -87,10 +89,11 @@ pub fn run(settings: &Standalone) -> Result<(), ArbiterError> {
     let view = NvmlView::open(&settings.nvml)?;
     let options = Options {
         policy: settings.policy.clone(),
-        host: settings.is_real.then(HostPlace::real),
+        host: Some(settings.host.clone()),
         reserved: settings.reserved,
         evict: settings.evict,
         evict_over: settings.evict_over,
+        evict_overuse: settings.evict_overuse,
         gauge: settings.gauge.clone(),
         shared: settings.shared,
         time: settings.time.clone(),
@@ -133,7 +136,8 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let settings = Standalone {
             folder: Folder::within(base.path(), "fake-1"),
-            ..Standalone::fake("fake-1", PathBuf::from("/nowhere/libnvidia-ml.so.1"))
+            nvml: PathBuf::from("/nowhere/libnvidia-ml.so.1"),
+            ..Standalone::real()
         };
         // In a thread of its own, which the signals that it blocks end with.
         let fail = |settings: Standalone| {

@@ -66,6 +66,7 @@ impl UnmanagedGpus {
             local_jobs: true,
             evict: false,
             evict_over: false,
+            evict_overuse: false,
         });
         let readings = readings.iter().map(|card| {
             card.as_ref().map(|card| Reading {
@@ -146,6 +147,11 @@ mod tests {
                 [(300, 0, 250, 774), (300, 0, 200, 824)],
                 "{snapshot:?}"
             );
+            // Nothing is measured here, and so nothing is said of it.
+            let rows = serde_json::to_value(&snapshot.gpus).unwrap();
+            assert_eq!(rows[0].get("contextMiB"), None, "{rows}");
+            let again: Vec<GpuRow> = serde_json::from_value(rows).unwrap();
+            assert_eq!(again, snapshot.gpus);
             let sick: Vec<_> = snapshot.gpus.iter().map(|gpu| gpu.sick.is_some()).collect();
             assert_eq!(sick, [false, false, true]);
             let [own, other] = &snapshot.tenants[..] else {

@@ -1,6 +1,6 @@
 //! Locks on single bytes of a file, as signs that somebody is there.
 //!
-//! Nobody ever waits for one. A lock belongs to an open file, not to a process: it goes when the
+//! Nobody waits in the system for one. A lock belongs to an open file, not to a process: it goes when the
 //! last descriptor of that open file is closed, in any process that has the descriptor by then. So
 //! a process that has opened the file for itself can ask whether another open file is still there,
 //! without holding it, and a process that is killed leaves nothing behind.
@@ -14,6 +14,12 @@ pub const LAST: i64 = i64::MAX - 1;
 #[must_use]
 pub fn take(fd: RawFd, byte: i64) -> bool {
     set(fd, libc::F_RDLCK, byte)
+}
+
+/// Locks a byte alone. False if another open file has it.
+#[must_use]
+pub fn take_alone(fd: RawFd, byte: i64) -> bool {
+    set(fd, libc::F_WRLCK, byte)
 }
 
 /// Gives a byte back.
@@ -75,5 +81,10 @@ mod tests {
         drop(copy);
         assert_eq!(found(asker, 0, LAST), None);
         assert!(!take(-1, 7) && found(-1, 0, 9).is_none());
+        let (one, other) = (opened().expect("again"), opened().expect("again"));
+        let (one, other) = (one.as_raw_fd(), other.as_raw_fd());
+        assert!(take_alone(one, 7) && !take_alone(other, 7) && take_alone(other, 8));
+        give(one, 7);
+        assert!(take_alone(other, 7));
     }
 }

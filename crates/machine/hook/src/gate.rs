@@ -34,15 +34,48 @@ static WORD: AtomicU32 = AtomicU32::new(GateWord::new(GateState::Free, 0).bits()
 /// A waiting thread looks again so often, in case a wake-up was lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The calling thread is inside from now on, until [`Launcher::leave`].
+/// The calling thread is inside from now on, until [`Launcher::leave`]. `None` at its first launch:
+/// that one goes by [`enter_first`]. So the way of all others has no call around which a hook
+/// would have to save its arguments.
 #[inline(always)]
 #[must_use]
-pub fn enter() -> &'static Launcher {
-    let launcher = threads::own();
+pub fn enter() -> Option<&'static Launcher> {
+    let launcher = threads::known()?;
     launcher.enter();
     // The compiler keeps the order; the processor is made to by the keeper.
     compiler_fence(Ordering::SeqCst);
+    Some(launcher)
+}
+
+/// The same for a thread's first launch.
+#[cold]
+#[inline(never)]
+#[must_use]
+pub fn enter_first() -> &'static Launcher {
+    let launcher = threads::own();
+    launcher.enter();
+    compiler_fence(Ordering::SeqCst);
     launcher
+}
+
+/// The calling thread waits for something: it is not inside until this is dropped.
+#[derive(Debug)]
+pub struct Outside<'a>(&'a Launcher);
+
+impl<'a> Outside<'a> {
+    /// From now on.
+    #[must_use]
+    pub fn step(launcher: &'a Launcher) -> Self {
+        launcher.leave();
+        Self(launcher)
+    }
+}
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        self.0.enter();
+        compiler_fence(Ordering::SeqCst);
+    }
 }
 
 /// True if a launch may go and need say nothing. Asked inside.
@@ -84,7 +117,7 @@ pub struct ThreadsAtGate {
 impl ThreadsAtGate {
     /// Waits while the gate is closed. The calling thread is not inside meanwhile.
     pub fn wait(&self, link: &Link, launcher: &Launcher) {
-        launcher.leave();
+        let _outside = Outside::step(launcher);
         let start = now_ns();
         self.count(link, 1);
         loop {
@@ -93,11 +126,12 @@ impl ThreadsAtGate {
                 break;
             }
             futex::wait_own(&WORD, word.bits(), LOOK_AGAIN);
+            // A program may have overwritten it. The arbiter opens the gate for nobody who does not
+            // stand there.
+            self.count(link, 0);
         }
         self.count(link, -1);
         link.turns().add_waited_ns(now_ns().saturating_sub(start));
-        launcher.enter();
-        compiler_fence(Ordering::SeqCst);
     }
 
     /// Counts under a lock, so that the last value in the slot is the true one.

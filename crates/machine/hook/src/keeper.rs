@@ -153,8 +153,7 @@ impl Keeper {
         if !self.is_followed || is_closed && self.unanswered.is_none() {
             return IDLE;
         }
-        let work = &self.accounts.work;
-        let is_idle = work.look(
+        let is_idle = self.accounts.look_for_end(
             self.link,
             work::Looker::Keeper {
                 may_mark: is_closed,

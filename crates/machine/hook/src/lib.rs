@@ -25,14 +25,15 @@
 //! All logic is in `sublet-hook`. The others only export names, because one library has one
 //! SONAME. Each exported function is one jump through a table. Its entry is a hook, or the
 //! driver's own function, found at the first call. `cuda/heap` knows the pieces of a card that
-//! small allocations share. `cuda/deferred_free` keeps freed memory that other processes still
+//! small allocations share. `cuda/module` has loads of code measured, by the arbiter
+//! (`link/reading`). `cuda/deferred_free` keeps freed memory that other processes still
 //! hold; `link/marks` has their marks.
 //!
 //! `gate` is the word of the process that launches read, and the count of launches inside.
 //! `keeper` is the thread that sets it from the arbiter's page and heartbeat. `settings` finds
 //! the arbiter of a process: by root's file, else by the environment. `cuda/gated` is the rule
 //! for calls that make the card work, `cuda/launch` their hooks. While the gate is not free,
-//! `cuda/work` knows the streams that may have work, and `cuda/queue` bounds the queued work.
+//! `cuda/work` knows the streams that may have work. `cuda/queue` bounds the queued work always.
 //! `progress` counts units of the program's work.
 //!
 //! A hook's type is its row's: the build script takes it from NVIDIA's headers (`R:

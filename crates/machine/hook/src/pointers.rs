@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A power of two. Two threads meet with a chance of one in so many.
 const SHARDS: usize = 64;
@@ -14,14 +14,16 @@ const SHARDS: usize = 64;
 /// Addresses and their entries.
 #[derive(Debug)]
 pub struct Pointers<T> {
-    shards: [Shard<T>; SHARDS],
+    /// Made for the first address: most programs use one or two of these maps. All six of a process
+    /// are 48 KiB, and a page costs a microsecond when it is first touched, in `cuInit`.
+    shards: OnceLock<Box<[Shard<T>]>>,
 }
 
 /// On a cache line of its own, or two shards would still slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard<T> {
-    map: Mutex<HashMap<u64, T, BuildHasherDefault<Spread>>>,
+    map: Mutex<Entries<T>>,
 }
 
 /// Addresses are multiples of large powers of two; this spreads them.
@@ -49,9 +51,7 @@ impl Hasher for Spread {
 impl<T> Default for Pointers<T> {
     fn default() -> Self {
         Self {
-            shards: std::array::from_fn(|_| Shard {
-                map: Mutex::default(),
-            }),
+            shards: OnceLock::new(),
         }
     }
 }
@@ -60,12 +60,18 @@ impl<T> Pointers<T> {
     /// Remembers an address. Returns its earlier entry: the driver gave the address out again, so
     /// the earlier owner is gone without our having seen it go.
     pub fn insert(&self, address: u64, value: T) -> Option<T> {
-        self.shard(address).insert(address, value)
+        let shards = self.shards.get_or_init(|| {
+            let empty = || Shard {
+                map: Mutex::default(),
+            };
+            std::iter::repeat_with(empty).take(SHARDS).collect()
+        });
+        shard(shards, address).insert(address, value)
     }
 
     /// Forgets an address.
     pub fn remove(&self, address: u64) -> Option<T> {
-        self.shard(address).remove(&address)
+        shard(self.shards.get()?, address).remove(&address)
     }
 
     /// Returns the entry of an address.
@@ -73,28 +79,30 @@ impl<T> Pointers<T> {
     where
         T: Clone,
     {
-        self.shard(address).get(&address).cloned()
+        shard(self.shards.get()?, address).get(&address).cloned()
     }
 
     /// Forgets every address for which `gone` is true, and returns them with their entries.
     pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<(u64, T)> {
         let mut removed = Vec::new();
-        for shard in &self.shards {
+        for shard in self.shards.get().into_iter().flatten() {
             let mut map = locked(shard);
             removed.extend(map.extract_if(|_, value| gone(value)));
         }
         removed
     }
-
-    fn shard(&self, address: u64) -> MutexGuard<'_, HashMap<u64, T, BuildHasherDefault<Spread>>> {
-        let mut spread = Spread::default();
-        spread.write_u64(address);
-        // Other bits than those the map itself begins with.
-        locked(&self.shards[(spread.0 >> 48) as usize % SHARDS])
-    }
 }
 
-fn locked<T>(shard: &Shard<T>) -> MutexGuard<'_, HashMap<u64, T, BuildHasherDefault<Spread>>> {
+type Entries<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+
+fn shard<T>(shards: &[Shard<T>], address: u64) -> MutexGuard<'_, Entries<T>> {
+    let mut spread = Spread::default();
+    spread.write_u64(address);
+    // Other bits than those the map itself begins with.
+    locked(&shards[(spread.0 >> 48) as usize % SHARDS])
+}
+
+fn locked<T>(shard: &Shard<T>) -> MutexGuard<'_, Entries<T>> {
     // Whoever panicked with the lock had the map in one piece.
     shard.map.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -111,8 +119,8 @@ mod tests {
         for index in 0..1024_u64 {
             pointers.insert(0x7f00_0000_0000 + (index << 21), ());
         }
-        let used = pointers
-            .shards
+        let shards = pointers.shards.get().expect("made for the first address");
+        let used = shards
             .iter()
             .filter(|shard| !locked(shard).is_empty())
             .count();

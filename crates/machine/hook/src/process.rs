@@ -21,19 +21,25 @@ use crate::link::{self, LinkState};
 /// All that is known in one process. It is never dropped.
 #[derive(Debug, Default)]
 pub struct Process {
+    contact: link::FirstContact,
     state: OnceLock<LinkState>,
     /// This process's memory and work, by card.
     pub accounts: CudaAccounts,
 }
 
 impl Process {
+    /// Says hello to the arbiter, and does not wait for the answer.
+    pub fn greet(&self) {
+        self.contact.begin();
+    }
+
     /// Returns this process's relation to the arbiter. The first call connects: some milliseconds
     /// at most while the arbiter is well, and at most [`link::PATIENCE`] twice while it is not.
     pub fn state(&self) -> &LinkState {
         if let Some(known) = self.state.get() {
             return known;
         }
-        let state = self.state.get_or_init(link::connect);
+        let state = self.state.get_or_init(|| self.contact.end());
         // When nobody waits for that any more.
         if let Some(link) = state.link() {
             link.keep();
@@ -206,6 +212,11 @@ mod tests {
             !ptr::eq(child, parent) && ptr::eq(current(), child) && grandchild_differs
         }));
         assert!(ptr::eq(current(), parent), "the parent is as before");
+    }
+
+    #[test]
+    fn a_new_process_touches_few_pages() {
+        assert!(size_of::<Process>() < 2 * 4096, "{}", size_of::<Process>());
     }
 
     #[test]

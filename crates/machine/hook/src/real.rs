@@ -149,6 +149,20 @@ impl<const ROWS: usize> Real<ROWS> {
         unsafe { transmute_copy(&address) }
     }
 
+    /// The same, if somebody has asked for it before: without a call, around which a hook would
+    /// have to save all of its arguments.
+    ///
+    /// # Safety
+    /// As [`Real::function`].
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn known<F: Copy>(&'static self, index: usize) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
+        let address = self.places.get(index)?.load(Ordering::Acquire);
+        // SAFETY: same size, and the caller vouches for the type.
+        (!address.is_null()).then(|| unsafe { transmute_copy(&address) })
+    }
+
     /// Returns the files and folders that were tried, if no library was found; else an empty
     /// string.
     #[must_use]
@@ -199,6 +213,9 @@ pub trait Row {
     /// # Safety
     /// As NVIDIA documents.
     unsafe fn call(arguments: Self::Arguments) -> Self::Result;
+
+    /// The library's own, if it was looked up before.
+    fn known() -> Option<Self::Function>;
 }
 
 /// A row whose function has the type of another one: its next version, or its per-thread twin.
@@ -236,6 +253,12 @@ macro_rules! implement_row {
                 let function: Self::Function = unsafe { REAL.function(Self::INDEX) };
                 // SAFETY: as the caller says.
                 unsafe { function($($name),*) }
+            }
+
+            #[inline(always)]
+            fn known() -> Option<Self::Function> {
+                // SAFETY: the type is the row's, as NVIDIA's header declares it.
+                unsafe { REAL.known(Self::INDEX) }
             }
         }
     };

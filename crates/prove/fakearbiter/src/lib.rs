@@ -247,6 +247,19 @@ impl FakeArbiter {
         self.server.n_knocks.load(Ordering::Acquire)
     }
 
+    /// Says how much of the tenant's n-th card the driver has taken that no account explains. It is
+    /// charged when a process next asks for a reading of the driver.
+    pub fn finds(&self, place: u32, bytes: u64) {
+        let mut unexplained = self.server.unexplained.lock().expect("the amounts");
+        unexplained.insert(device(place), bytes);
+    }
+
+    /// Number of readings that processes waited for.
+    #[must_use]
+    pub fn n_readings(&self) -> usize {
+        self.server.n_readings.load(Ordering::Acquire)
+    }
+
     /// Says that a process has a slot, and this number of bytes of the tenant's n-th card.
     pub fn holds(&self, slot: u32, pid: u32, place: u32, bytes: u64) {
         let slot = process(slot);

@@ -12,7 +12,7 @@
 //!
 //! # Modules
 //! Small programs on the driver API, for a real card as for the fake: they train, serve, allocate
-//! on every path, race. One stands for MPS's control program.
+//! on every path, race, or ask NVML for everybody's use. One stands for MPS's control program.
 #![expect(
     unsafe_code,
     reason = "the programs call a C library; raw.rs and the safe wrappers hold all of it"
@@ -24,10 +24,12 @@ compile_error!("sublet-workload is for Linux on x86-64 only");
 mod allocator;
 mod arguments;
 mod array_shape;
+mod chance;
 mod driver;
 mod external_memory;
 mod graphs;
 mod ipc_lender;
+mod limiter;
 mod location;
 mod nvml;
 mod path;
@@ -40,6 +42,7 @@ mod retained_memory;
 mod statistics;
 mod stream;
 mod token_bucket;
+mod window;
 
 use std::process::ExitCode;
 
@@ -119,6 +122,10 @@ mod tests {
             "regain --size 1GiB --seconds 5",
             "race --processes 8 --path plain --path pool",
             "race --processes 8 --init-only",
+            "serve --every 0.011 --seed 7",
+            "steady --threads 32 --never-wait --fresh-threads --microseconds 2000",
+            "steady --kernels 10 --pause 0.005 --spin",
+            "utilisation /x/libnvidia-ml.so.1 --seconds 5",
             "mps-control --record r -f",
             "mps-control --record r",
         ] {
@@ -149,6 +156,12 @@ mod tests {
             "mps-control -f",
             "threads --threads 0",
             "train --seconds -1",
+            "serve --every 0.01 --pause 0.01",
+            "serve --seed 7",
+            "steady --never-wait --pause 0.01",
+            "steady --spin",
+            "steady --threads 0",
+            "utilisation",
         ] {
             check(arguments, false);
         }

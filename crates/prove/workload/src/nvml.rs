@@ -2,13 +2,14 @@
 //!
 //! Every program here that uses NVML calls a function of this module.
 
+use std::collections::BTreeMap;
 use std::ffi::c_uint;
 
 use serde_json::{Value, json};
 use sublet_driver_api::NVML;
 use sublet_driver_api::nvml::{
-    NVML_ERROR_INSUFFICIENT_SIZE, nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_v2_t,
-    nvmlProcessUtilizationSample_t,
+    NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_NOT_FOUND, nvmlDevice_t, nvmlMemory_v2_t,
+    nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
 };
 
 use crate::driver::{Name, name_to_string};
@@ -55,7 +56,7 @@ pub(crate) fn used_again_and_again(
     unsafe { nvml.nvmlShutdown() }
 }
 
-/// Utilisation of the first device by this process, as NVML samples it.
+/// Utilisation of the first device by its processes, as NVML samples it.
 pub(crate) struct Utilisation {
     nvml: Nvml,
     device: nvmlDevice_t,
@@ -66,7 +67,7 @@ pub(crate) struct Utilisation {
 unsafe impl Send for Utilisation {}
 
 impl Utilisation {
-    pub(crate) fn of_this_process(library: &str) -> Result<Self, Failure> {
+    pub(crate) fn of_first_device(library: &str) -> Result<Self, Failure> {
         let nvml = Nvml::new(Library::open_plain(library, &NVML)?)?;
         let mut device = nvmlDevice_t::default();
         // SAFETY: the device is a live value.
@@ -81,22 +82,32 @@ impl Utilisation {
         })
     }
 
-    /// The utilisation in the last sample, in percent; an error while there is no sample.
-    pub(crate) fn percent(&mut self) -> Result<u32, Failure> {
+    /// Percent of the device in the last sample of each process. Nobody is there while NVML has no
+    /// sample that is newer than the last one seen.
+    pub(crate) fn by_process(&mut self) -> Result<BTreeMap<u32, u32>, Failure> {
         let mut samples = [nvmlProcessUtilizationSample_t::default(); PROCESSES];
         let mut count = samples.len() as c_uint;
         let (at, last) = (samples.as_mut_ptr(), self.last_seen);
         // SAFETY: the count is the array's length.
-        unsafe {
+        let asked = unsafe {
             let nvml = &self.nvml;
-            nvml.nvmlDeviceGetProcessUtilization(self.device, at, &raw mut count, last)?;
+            nvml.nvmlDeviceGetProcessUtilization(self.device, at, &raw mut count, last)
+        };
+        match asked {
+            Err(Failure::Driver { code, .. }) if code == NVML_ERROR_NOT_FOUND.0 => count = 0,
+            other => other?,
         }
-        let own = std::process::id();
-        let samples = samples.iter().take(count as usize);
-        let latest = samples.filter(|sample| sample.pid == own);
-        let latest = latest.max_by_key(|sample| sample.timeStamp);
-        self.last_seen = latest.map_or(last, |sample| sample.timeStamp);
-        Ok(latest.map_or(0, |sample| sample.smUtil))
+        let samples = &mut samples[..(count as usize).min(PROCESSES)];
+        samples.sort_by_key(|sample| sample.timeStamp);
+        self.last_seen = samples.last().map_or(last, |sample| sample.timeStamp);
+        let each = samples.iter().map(|sample| (sample.pid, sample.smUtil));
+        Ok(each.collect())
+    }
+
+    /// Percent of the device in the last sample of this process; 0 while there is none.
+    pub(crate) fn of_this_process(&mut self) -> Result<u32, Failure> {
+        let all = self.by_process()?;
+        Ok(all.get(&std::process::id()).copied().unwrap_or(0))
     }
 }
 

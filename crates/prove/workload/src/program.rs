@@ -11,6 +11,7 @@ mod serve;
 mod steady;
 mod threads;
 mod train;
+mod utilisation;
 mod watch;
 
 use clap::Subcommand;
@@ -42,6 +43,8 @@ pub(crate) enum Program {
     Race(race::Arguments),
     /// Watch a card's memory by NVML's count until standard input is closed
     Watch(watch::Arguments),
+    /// Percent of a card that each process used, by NVML's samples, for a given time
+    Utilisation(utilisation::Arguments),
     /// A stand-in for NVIDIA's MPS control program, which records its commands
     MpsControl(mps_control::Arguments),
     /// One of the processes of `race`
@@ -66,6 +69,7 @@ impl Program {
             Self::Regain(_) => "regain",
             Self::Race(_) => "race",
             Self::Watch(_) => "watch",
+            Self::Utilisation(_) => "utilisation",
             Self::MpsControl(_) => "mps-control",
             Self::Racer(_) => "racer",
             Self::Lend(_) => "lend",
@@ -102,6 +106,7 @@ impl Program {
             Self::Regain(arguments) => regain::run(arguments, report),
             Self::Race(arguments) => race::run(arguments, report),
             Self::Watch(arguments) => watch::run(arguments, report),
+            Self::Utilisation(arguments) => utilisation::run(arguments, report),
             Self::MpsControl(arguments) => mps_control::run(arguments),
             Self::Racer(arguments) => race::run_racer(arguments, report),
             Self::Lend(common) => ipc_lender::serve(common),

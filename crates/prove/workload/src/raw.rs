@@ -206,6 +206,8 @@ functions! {
     fn cuEventDestroy_v2(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventSynchronize(event: CUevent);
+    fn cuEventQuery(event: CUevent);
+    fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent);
 
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
     fn cuModuleUnload(module: CUmodule);

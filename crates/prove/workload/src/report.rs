@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use sublet_driver_api::cuda::CUDA_ERROR_OUT_OF_MEMORY;
+use sublet_driver_api::cuda::{CUDA_ERROR_NOT_READY, CUDA_ERROR_OUT_OF_MEMORY};
 
 /// Reason why a program could not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,11 @@ impl Failure {
     /// Whether the driver said that there is no more memory.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Driver { code, .. } if *code == CUDA_ERROR_OUT_OF_MEMORY.0)
+    }
+
+    /// Whether the driver said that the work has not ended yet.
+    pub(crate) fn is_not_ready(&self) -> bool {
+        matches!(self, Self::Driver { code, .. } if *code == CUDA_ERROR_NOT_READY.0)
     }
 
     /// A refusal by the operating system.
@@ -111,9 +116,10 @@ impl Report {
         self.set("ok", outcome.is_ok());
         let error = outcome.as_ref().err().map(Failure::to_json);
         self.set("error", error.unwrap_or(Value::Null));
-        let line = Value::Object(std::mem::take(&mut self.fields));
+        let line = format!("{}\n", Value::Object(std::mem::take(&mut self.fields)));
+        // In one piece: other processes of the same job may write to the same pipe.
         let mut out = io::stdout().lock();
-        writeln!(out, "{line}")
+        out.write_all(line.as_bytes())
             .and_then(|()| out.flush())
             .map_err(Failure::system("writing the report"))
     }

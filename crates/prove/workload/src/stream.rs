@@ -5,6 +5,7 @@
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use sublet_driver_api::cuda::graph::CUDA_KERNEL_NODE_PARAMS_v2;
 use sublet_driver_api::cuda::{
@@ -41,10 +42,6 @@ impl<'context> Stream<'context> {
 
     pub(crate) fn handle(&self) -> CUstream {
         self.handle
-    }
-
-    pub(crate) fn context(&self) -> &'context Context<'context> {
-        self.context
     }
 
     pub(crate) fn synchronize(&self) -> Result<(), Failure> {
@@ -112,6 +109,28 @@ impl<'context> Event<'context> {
     pub(crate) fn synchronize(&self) -> Result<(), Failure> {
         // SAFETY: the event is live.
         unsafe { self.context.raw().cuEventSynchronize(self.handle) }
+    }
+
+    /// Whether the work before it has ended; does not wait.
+    pub(crate) fn is_over(&self) -> Result<bool, Failure> {
+        // SAFETY: the event is live.
+        match unsafe { self.context.raw().cuEventQuery(self.handle) } {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.is_not_ready() => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The card's time between an earlier event and this one; both are over.
+    pub(crate) fn since(&self, earlier: &Event<'_>) -> Result<Duration, Failure> {
+        let mut ms = 0.0;
+        // SAFETY: both events are live, the pointer is to a live value.
+        unsafe {
+            let raw = self.context.raw();
+            raw.cuEventElapsedTime(&raw mut ms, earlier.handle, self.handle)?;
+        }
+        Duration::try_from_secs_f64(f64::from(ms) / 1000.0)
+            .map_err(|_| Failure::Wrong(format!("{ms} ms between two events")))
     }
 }
 

@@ -353,8 +353,8 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Sets how much of the time processes launch work while no arbiter is there, in thousandths
-    /// from 1 to 1000, and how much work they keep queued while others want the card, in
-    /// microseconds; 0 for no bound.
+    /// from 1 to 1000, and how much work each of them keeps queued, with all of its threads
+    /// together, in microseconds; 0 for no bound.
     pub fn set_gate_rules(&self, without_arbiter: u32, queue_us: u32) {
         self.page.gate.set(without_arbiter, queue_us);
     }

@@ -20,7 +20,7 @@ pub enum GateState {
     Free,
     /// Launch, and say in the slot when you work. A knock need not come at once.
     Open,
-    /// Launch, but others want the card: knock at each change, and keep little in the queue.
+    /// Launch, but others want the card: knock at each change.
     Contended,
     /// Do not launch. When nothing runs any more, answer with the number of this turn.
     Closed,
@@ -109,8 +109,9 @@ impl GateRules {
         }
     }
 
-    /// Returns the amount of work that a process keeps in the queues of a card while others want
-    /// the card, in microseconds; `None` for no bound.
+    /// Returns the amount of work that a process, with all of its threads and streams together,
+    /// keeps in the queues of a card, in microseconds; `None` for no bound. It holds in every state
+    /// of the gate, a free one too. Only a single launch may be longer.
     #[must_use]
     pub fn queue_us(&self) -> Option<u32> {
         let us = self.queue_us.load(Ordering::Relaxed);

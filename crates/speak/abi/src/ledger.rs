@@ -61,7 +61,10 @@ struct Account {
     op: AtomicU64,
     used: AtomicU64,
     context_bytes: AtomicU64,
-    reserved: AtomicU64,
+    /// Number of the last reading of the driver that the process asked for.
+    asked: AtomicU32,
+    /// Number of the last one that was done.
+    read: AtomicU32,
 }
 
 const _: () = {
@@ -240,6 +243,13 @@ impl LedgerPage {
         reserve::number(&self.accounts(device), slot)
     }
 
+    /// A word that changes with each operation of any slot on a device. Read twice and the same,
+    /// it says that the tenant took and gave nothing in between.
+    #[must_use]
+    pub fn state(&self, device: DeviceIndex) -> u64 {
+        self.heads[device.place()].word.load(Ordering::Acquire)
+    }
+
     /// Notes for `sublet top` that a process was refused `bytes` at `now_ms` milliseconds
     /// of `CLOCK_MONOTONIC`.
     pub fn note_refusal(&self, device: DeviceIndex, bytes: u64, now_ms: u64) {
@@ -282,6 +292,8 @@ impl ProcessSlot {
         self.turns.clear();
         for account in &self.accounts {
             account.context_bytes.store(0, Ordering::Relaxed);
+            account.asked.store(0, Ordering::Relaxed);
+            account.read.store(0, Ordering::Relaxed);
         }
         self.state.store(1, Ordering::Release);
     }
@@ -354,6 +366,35 @@ impl ProcessSlot {
     pub fn context_bytes(&self, device: DeviceIndex) -> u64 {
         let context = &self.accounts[device.place()].context_bytes;
         context.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a reading of the driver that begins after this call. The process itself calls
+    /// this, from one thread at a time for each device, and knocks. Returns the reading's number.
+    pub fn ask_reading(&self, device: DeviceIndex) -> u32 {
+        let asked = &self.accounts[device.place()].asked;
+        asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    }
+
+    /// Returns the number of the reading that the process waits for, if it waits for one. The
+    /// arbiter looks before it begins a reading.
+    #[must_use]
+    pub fn awaited_reading(&self, device: DeviceIndex) -> Option<u32> {
+        let account = &self.accounts[device.place()];
+        let asked = account.asked.load(Ordering::Acquire);
+        (asked != account.read.load(Ordering::Relaxed)).then_some(asked)
+    }
+
+    /// Says that a reading is done, and all that it found is charged. The arbiter calls this, and
+    /// wakes the process.
+    pub fn finish_reading(&self, device: DeviceIndex, number: u32) {
+        let read = &self.accounts[device.place()].read;
+        read.store(number, Ordering::Release);
+    }
+
+    /// Number of the last reading that was done; a process waits until this word changes.
+    #[must_use]
+    pub fn finished_reading(&self, device: DeviceIndex) -> &AtomicU32 {
+        &self.accounts[device.place()].read
     }
 }
 

@@ -28,11 +28,6 @@ impl<T> Zeroed for *mut T {
     const ZERO: Self = std::ptr::null_mut();
 }
 
-/// For function pointers: C's null is `None`.
-impl<T> Zeroed for Option<T> {
-    const ZERO: Self = None;
-}
-
 impl<T: Zeroed, const N: usize> Zeroed for [T; N] {
     const ZERO: Self = [T::ZERO; N];
 }

@@ -26,10 +26,9 @@ use crate::as_in_c::{enums, handles, structs};
 include!(concat!(env!("OUT_DIR"), "/cuda_constants.rs"));
 
 handles! {
-    CUarray CUasyncCallbackHandle CUcontext CUdevResourceDesc CUevent CUexternalMemory
-    CUexternalSemaphore CUfunction CUgraph CUgraphDeviceNode CUgraphExec CUgraphNode
-    CUgraphicsResource CUgreenCtx CUkernel CUlibrary CUlinkState CUlogsCallbackHandle
-    CUmemoryPool CUmipmappedArray CUmodule CUstream CUsurfref CUtexref CUuserObject
+    CUarray CUcontext CUdevResourceDesc CUevent CUexternalMemory CUfunction CUgraph CUgraphExec
+    CUgraphNode CUgreenCtx CUkernel CUlibrary CUmemoryPool CUmipmappedArray CUmodule CUstream
+    CUsurfref CUtexref
 }
 
 /// An address in device memory, until CUDA 3.1.
@@ -48,16 +47,10 @@ pub type CUmemGenericAllocationHandle_v1 = u64;
 pub type CUmemGenericAllocationHandle = CUmemGenericAllocationHandle_v1;
 /// A logical endpoint.
 pub type CUlogicalEndpointId = u32;
-pub type CUgraphConditionalHandle = u64;
-pub type CUtexObject = u64;
-pub type CUsurfObject = u64;
 /// A function that a stream or a graph calls on the host.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
 /// A function that a recording over a graph calls for each node. It passes through us.
 pub type CUgraphRecaptureCallback = *mut c_void;
-/// A function that `cuStreamAddCallback` has called.
-pub type CUstreamCallback =
-    Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, data: *mut c_void)>;
 
 /// Name of this struct in prototypes. It has had one version so far.
 pub type CUexecAffinityParam = CUexecAffinityParam_v1;
@@ -84,18 +77,6 @@ structs! {
     CUuuid { bytes: [u8; 16], }
     CUipcMemHandle_v1 { reserved: [u8; 64], }
     CUipcEventHandle_v1 { reserved: [u8; 64], }
-    CUdevprop_v1 {
-        maxThreadsPerBlock: i32,
-        maxThreadsDim: [i32; 3],
-        maxGridSize: [i32; 3],
-        sharedMemPerBlock: i32,
-        totalConstantMemory: i32,
-        SIMDWidth: i32,
-        memPitch: i32,
-        regsPerBlock: i32,
-        clockRate: i32,
-        textureAlign: i32,
-    }
     CUexecAffinityParam_v1 {
         r#type: CUexecAffinityType,
         /// A union of one member: how many SMs.

@@ -18,7 +18,7 @@ use crate::as_in_c::{enums, handles, structs};
 include!(concat!(env!("OUT_DIR"), "/nvml_constants.rs"));
 
 handles! {
-    nvmlComputeInstance_t nvmlDevice_t nvmlEventSet_t nvmlGpmSample_t nvmlGpuInstance_t nvmlUnit_t
+    nvmlComputeInstance_t nvmlDevice_t nvmlEventSet_t nvmlGpuInstance_t nvmlUnit_t
 }
 
 structs! {
@@ -97,17 +97,6 @@ structs! {
         pciSubSystemId: u32,
         busId: [u8; 32],
     }
-    nvmlPciInfoExt_v1_t {
-        version: u32,
-        domain: u32,
-        bus: u32,
-        device: u32,
-        pciDeviceId: u32,
-        pciSubSystemId: u32,
-        baseClass: u32,
-        subClass: u32,
-        busId: [u8; 32],
-    }
     /// A union: 41 characters, or 16 bytes.
     nvmlUUIDValue_t { str: [u8; 41], }
     nvmlUUID_v1_t { version: u32, r#type: u32, value: nvmlUUIDValue_t, }
@@ -122,26 +111,12 @@ structs! {
         nvmlReturn: nvmlReturn_t,
         value: nvmlValue_t,
     }
-    nvmlSample_t { timeStamp: u64, sampleValue: nvmlValue_t, }
-    nvmlViolationTime_t { referenceTime: u64, violationTime: u64, }
-    nvmlEccErrorCounts_t { l1Cache: u64, l2Cache: u64, deviceMemory: u64, registerFile: u64, }
     nvmlEventData_t {
         device: nvmlDevice_t,
         eventType: u64,
         eventData: u64,
         gpuInstanceId: u32,
         computeInstanceId: u32,
-    }
-    nvmlDeviceAttributes_t {
-        multiprocessorCount: u32,
-        sharedCopyEngineCount: u32,
-        sharedDecoderCount: u32,
-        sharedEncoderCount: u32,
-        sharedJpegCount: u32,
-        sharedOfaCount: u32,
-        gpuInstanceSliceCount: u32,
-        computeInstanceSliceCount: u32,
-        memorySizeMB: u64,
     }
     nvmlTemperature_v1_t {
         version: u32,

@@ -263,6 +263,7 @@ impl World {
                     card: part.card,
                     used: Bytes::new(10 << 20),
                     is_quiet: true,
+                    has_asked: false,
                 })
             })
         });

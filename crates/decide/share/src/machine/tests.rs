@@ -21,6 +21,7 @@ pub(super) fn machine(sizes_mib: &[u32]) -> Machine {
         local_jobs: true,
         evict: false,
         evict_over: false,
+        evict_overuse: false,
     })
 }
 
@@ -32,6 +33,7 @@ pub(super) fn ask(mib: u32, gpus: u32, may_wait: bool) -> JobAsk {
         pinned: None,
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,
+        slice: None,
         gpus: Count::new(gpus),
         cards: None,
         user: None,
@@ -381,6 +383,7 @@ fn a_strangers_memory_is_not_granted() {
         card: 0,
         used: Bytes::new(0),
         is_quiet: true,
+        has_asked: false,
     }];
     let read = |mib: u64| Event::Read {
         cards: vec![Some(Reading {

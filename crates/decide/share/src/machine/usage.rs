@@ -219,6 +219,13 @@ impl Machine {
         job.held.iter_mut().find(|held| held.part.card == card)
     }
 
+    /// A job works while it has no turn: nothing but its end gives others their time.
+    pub(super) fn out_of_turn(&mut self, now: Time, job: JobId, out: &mut Vec<Action>) {
+        if self.evict_overuse {
+            self.end_job(now, job, out);
+        }
+    }
+
     /// Begins to end a job that has more than it may have.
     fn end_job(&mut self, now: Time, id: JobId, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else {

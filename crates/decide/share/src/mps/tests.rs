@@ -85,9 +85,32 @@ fn a_job_is_lost_with_the_daemon_of_any_of_its_processes() {
         (0, &[old], "lost"),
     ] {
         let life = (serving > 0).then_some(MpsLife(serving));
-        let standing = MpsStanding::of(life, processes.iter().copied());
-        assert_eq!(standing.word(), expected, "{serving}: {processes:?}");
+        let processes = processes.iter().map(|client| (*client, Some(UserId(7))));
+        let standing = MpsStanding::of(life, Some(UserId(7)), processes);
+        assert_eq!(standing.word(), expected, "{serving}");
     }
+}
+
+#[test]
+fn a_job_of_another_user_than_the_server_s_waits() {
+    use MpsClient::{Of, OfBefore, OfNone};
+    let (zero, one) = (Some(UserId(0)), Some(UserId(1)));
+    let ours = Of(MpsLife(1));
+    for (served, processes, expected) in [
+        (None, &[(ours, zero), (ours, one)][..], "serving"),
+        (one, &[(ours, one)], "serving"),
+        (one, &[(ours, None)], "serving"),
+        (one, &[], "serving"),
+        (one, &[(ours, zero)], "waiting"),
+        (zero, &[(ours, zero), (ours, one)], "waiting"),
+        (zero, &[(ours, one), (OfNone, zero)], "without"),
+        (zero, &[(ours, one), (OfBefore, zero)], "lost"),
+    ] {
+        let standing = MpsStanding::of(Some(MpsLife(1)), served, processes.iter().copied());
+        assert_eq!(standing.word(), expected, "{served:?}: {processes:?}");
+    }
+    let behind = MpsStanding::of(Some(MpsLife(1)), zero, [(ours, one)]);
+    assert_eq!(behind, MpsStanding::Waiting(UserId(0)));
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn ask(memory: Amount, gpus: u32) -> JobAsk {
         pinned: None,
         compute: ComputeRange::ANY,
         class: Class::Guaranteed,
+        slice: None,
         gpus: Count::new(gpus),
         cards: None,
         user: None,

@@ -11,6 +11,7 @@ fn slot(pid: u32, used: u64) -> SlotUse {
         card: 0,
         used: Bytes::new(used * M),
         is_quiet: true,
+        has_asked: false,
     }
 }
 
@@ -170,6 +171,40 @@ fn what_a_busy_process_seems_to_have_is_not_believed_at_once() {
         (5, 0, quiet),
     ];
     assert_eq!(overheads(&readings), [0, 5, 5, 5, 3, 3, 3, 5]);
+}
+
+#[test]
+fn what_a_process_asks_about_is_charged_at_once_and_only_that() {
+    let mut state = Reconciliation::new(1, false);
+    let asking = |pid, used| SlotUse {
+        has_asked: true,
+        ..slot(pid, used)
+    };
+    let first = measure(&mut state, &[(7, 150)], &[asking(7, 100)]);
+    assert_eq!(first, "overhead 50");
+    // It loads more, while another process of the job has something that may be gone in a moment.
+    let both = [(7, 400), (8, 90)];
+    let slots = [asking(7, 100), slot(8, 0)];
+    assert_eq!(measure(&mut state, &both, &slots), "overhead 300");
+    let slots = [slot(7, 100), slot(8, 0)];
+    assert_eq!(measure(&mut state, &both, &slots), "overhead 390");
+    // Part of a load was seen already by a reading that nobody asked for.
+    let slots = [slot(7, 100), slot(8, 0)];
+    let some = measure(&mut state, &[(7, 450), (8, 90)], &slots);
+    assert_eq!(some, "");
+    let slots = [asking(7, 100), slot(8, 0)];
+    let all = measure(&mut state, &[(7, 500), (8, 90)], &slots);
+    assert_eq!(all, "overhead 490");
+    // It unloads.
+    let (fewer, slots) = ([(7, 120), (8, 90)], [asking(7, 100), slot(8, 0)]);
+    assert_eq!(measure(&mut state, &fewer, &slots), "overhead 110");
+    // A thread of it goes on to take and give: then it is as without a question.
+    let busy = SlotUse {
+        is_quiet: false,
+        ..asking(7, 100)
+    };
+    let seen = [(7, 500), (8, 90)];
+    assert_eq!(measure(&mut state, &seen, &[busy, slot(8, 0)]), "");
 }
 
 #[test]

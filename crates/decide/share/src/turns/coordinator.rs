@@ -7,10 +7,21 @@
 //! mini-batch, a request. The cost without opportunistic work is learned whenever there is
 //! hardly any on its cards. When the job gets less done in the time by that, or when the cost is
 //! much higher, the *duty* of its opportunistic neighbours, their greatest part of the time, is
-//! halved; otherwise it grows by steps. A new neighbour begins with the least, so that there is
-//! something to compare with. The duty never falls below
+//! halved, or falls to what last did none if that is less; otherwise it is four times as much, or
+//! grows by a quarter where more did harm (as a sender looks for the speed of a network: RFC 5681).
+//! With nothing to compare with, it falls to the least at
+//! once, as for a new neighbour, so that the cost is learned soon. The duty never falls below
 //! [`TurnRules::least`](super::TurnRules::least): there the cost is learned anew, so a job that
-//! has become slower by itself holds no neighbour down for long.
+//! has become slower by itself holds no neighbour down for long. While the guaranteed jobs want
+//! nothing for a while, no duty counts.
+//!
+//! # Requests
+//! A job that waits for requests meets what is left of a neighbour's work at each of them. That
+//! makes an answer later, by one drain, and takes nothing from its progress: it would have waited
+//! for the next request meanwhile. A mini-batch that is longer by the same time is progress lost.
+//! The two are told apart by the job's [pauses](Rests). A loop pauses for about the same time
+//! after each mini-batch, whatever its length. Requests come when they come: either pauses
+//! differ from each other, or they shrink by as much as the answers take longer.
 //!
 //! If the units of a job are not known, its time at the gate counts, as long as no guaranteed
 //! neighbour can be the reason for it.
@@ -26,6 +37,9 @@ use crate::job::JobId;
 
 /// Units that a verdict rests on: fewer say too little.
 const UNITS: u64 = 32;
+
+/// Units from which the cost without opportunistic work is learned.
+const UNITS_ALONE: u64 = 16;
 
 /// And the mini-batches that it rests on, if it is known how many units one has.
 const BATCHES: u64 = 4;
@@ -47,8 +61,22 @@ const SLOWER: u64 = 250;
 /// Opportunistic work of less than this, in thousandths of the time, is hardly any.
 const HARDLY_ANY: u32 = 20;
 
-/// A step up, in thousandths of the time.
+/// A step up is that at least, in thousandths of the time.
 const STEP: u16 = 50;
+
+/// Time by which a request may be answered later: what may be left of a neighbour's work when
+/// its gate closes (2 ms where somebody has requests), and the kernel that was launched last.
+const DRAIN: Duration = Duration::from_millis(3);
+
+/// A shorter pause is part of the work: of a program that waits for each of its kernels.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Fewer pauses say nothing of their kind.
+const PAUSES: u32 = 4;
+
+/// A job that has wanted nothing for that long is idle: longer than a mini-batch's pause as a
+/// rule, and short enough that others have its time within two seconds.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A job's work up to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,13 +97,92 @@ impl Default for WorkDone {
     }
 }
 
+/// A job's pauses: the times from its last work to its next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Rests {
+    since: Option<Duration>,
+    last: Duration,
+    n: u32,
+    /// Those that were about as long as the one before.
+    n_alike: u32,
+    time: Duration,
+}
+
+impl Rests {
+    fn begin(&mut self, now: Duration) {
+        self.since.get_or_insert(now);
+    }
+
+    fn end(&mut self, now: Duration) {
+        let since = self.since.take();
+        let Some(time) = since.map(|since| now.saturating_sub(since)) else {
+            return;
+        };
+        if time < PAUSE {
+            return;
+        }
+        // Of two times to the next of events that come by chance, the longer is within half as much
+        // again as the shorter in one of five cases.
+        let (shorter, longer) = (time.min(self.last), time.max(self.last));
+        self.n_alike = self
+            .n_alike
+            .wrapping_add(u32::from(longer * 2 <= shorter * 3));
+        self.n = self.n.wrapping_add(1);
+        self.time += time;
+        self.last = time;
+    }
+
+    /// Those since another moment.
+    fn since(&self, before: &Rests) -> Rests {
+        Rests {
+            n: self.n.wrapping_sub(before.n),
+            n_alike: self.n_alike.wrapping_sub(before.n_alike),
+            time: self.time.saturating_sub(before.time),
+            ..*self
+        }
+    }
+
+    fn mean(&self) -> Option<Duration> {
+        self.time.checked_div(self.n)
+    }
+
+    /// Whether the job waits for requests, and not for the end of its own work elsewhere. It has
+    /// `lost` this time, by its cost, and `alone` is its mean pause without opportunistic work.
+    fn are_for_requests(&self, lost: Duration, alone: Option<Duration>) -> bool {
+        if self.n < PAUSES {
+            return false;
+        }
+        if self.n_alike * 2 <= self.n {
+            return true;
+        }
+        let (Some(now), Some(alone)) = (self.mean(), alone) else {
+            return false;
+        };
+        let each = lost / self.n;
+        // They shrink by it; or they grow by far more: there is less to do.
+        now + each / 2 <= alone || now >= alone + each * 2
+    }
+}
+
 /// Known progress of a guaranteed job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     /// When the verdict to come began to be measured.
     mark: Option<Mark>,
-    /// Time for a unit, without opportunistic work.
-    alone: Option<Duration>,
+    /// Without opportunistic work.
+    alone: Option<Alone>,
+    rests: Rests,
+    /// The time that it had wanted its cards when it was last looked at, and when that last changed.
+    seen: Option<(Duration, Duration)>,
+}
+
+/// A job's work without opportunistic neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Alone {
+    /// Time for a unit.
+    cost: Duration,
+    /// Length of a pause; nothing if it makes none.
+    rest: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +193,7 @@ struct Mark {
     waited: Duration,
     /// Time of its cards that opportunistic jobs had.
     others: Duration,
+    rests: Rests,
 }
 
 /// A guaranteed job's progress beside opportunistic ones.
@@ -96,9 +204,41 @@ enum Verdict {
     /// As fast as without them, or it does not want its cards.
     Well,
     Harmed,
+    /// It works, and nobody knows how fast it is without them.
+    Unknown,
+}
+
+/// A look at a guaranteed job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    verdict: Verdict,
+    /// It has wanted nothing for a while.
+    is_idle: bool,
 }
 
 impl Pace {
+    /// The job has nothing to do.
+    pub(super) fn rests(&mut self, now: Duration) {
+        self.rests.begin(now);
+    }
+
+    /// It has work again.
+    pub(super) fn wakes(&mut self, now: Duration) {
+        self.rests.end(now);
+    }
+
+    fn look(&mut self, now: Mark, is_only_guaranteed: bool) -> Look {
+        let wanted = now.worked + now.waited;
+        let (_, changed) = *self.seen.insert(match self.seen {
+            Some((before, at)) if before == wanted => (before, at),
+            _ => (wanted, now.at),
+        });
+        Look {
+            verdict: self.judge(now, is_only_guaranteed),
+            is_idle: changed + IDLE <= now.at,
+        }
+    }
+
     fn judge(&mut self, now: Mark, is_only_guaranteed: bool) -> Verdict {
         let Some(before) = self.mark else {
             self.mark = Some(now);
@@ -107,9 +247,12 @@ impl Pace {
         let elapsed = now.at.saturating_sub(before.at);
         let units = now.done.units.saturating_sub(before.done.units);
         let batch = u64::from(now.done.units_a_batch);
+        let others = now.others.saturating_sub(before.others);
+        let is_alone = others <= elapsed * HARDLY_ANY / 1000;
         let knows_units = units > 0 || self.alone.is_some();
         let wait = if knows_units { LONGEST } else { GATE_TIME };
-        if units < UNITS.max(BATCHES * batch) && elapsed < wait {
+        let enough = if is_alone { UNITS_ALONE } else { UNITS };
+        if units < enough.max(BATCHES * batch) && elapsed < wait {
             return Verdict::Open;
         }
         self.mark = Some(now);
@@ -119,24 +262,31 @@ impl Pace {
             false => Duration::ZERO,
         };
         let wanted = worked + waited;
-        let others = now.others.saturating_sub(before.others);
-        let is_alone = others <= elapsed * HARDLY_ANY / 1000;
+        let rests = now.rests.since(&before.rests);
+        let beyond_drains = |lost: Duration, rest_alone: Option<Duration>| match rests
+            .are_for_requests(lost, rest_alone)
+        {
+            true => lost.saturating_sub(DRAIN * rests.n),
+            false => lost,
+        };
         let is_harmed = match (u32::try_from(units), self.alone) {
             _ if wanted.is_zero() => false,
-            (Ok(0) | Err(_), _) => exceeds(waited, wanted, HARM) && !is_alone,
+            (Ok(0) | Err(_), _) => exceeds(beyond_drains(waited, None), wanted, HARM) && !is_alone,
             (Ok(units), _) if is_alone => {
-                self.learn(wanted / units);
+                self.learn(wanted / units, rests.mean());
                 false
             }
-            (Ok(_), None) => true,
+            (Ok(_), None) => return Verdict::Unknown,
             (Ok(n), Some(alone)) => {
-                let more = (wanted / n).saturating_sub(alone);
+                let lost = (wanted / n).saturating_sub(alone.cost) * n;
+                let lost = beyond_drains(lost, alone.rest);
                 // The last mini-batch was begun. Of very long ones the units must do.
                 let doubt = match units < BATCHES * batch {
                     true => 1000 / units,
                     false => 1000 * batch / units,
                 };
-                exceeds(more * n, elapsed, HARM + doubt) || exceeds(more, alone, SLOWER + doubt)
+                exceeds(lost, elapsed, HARM + doubt)
+                    || exceeds(lost / n, alone.cost, SLOWER + doubt)
             }
         };
         if is_harmed {
@@ -146,8 +296,13 @@ impl Pace {
         }
     }
 
-    fn learn(&mut self, cost: Duration) {
-        self.alone = Some(self.alone.map_or(cost, |alone| (alone + cost) / 2));
+    fn learn(&mut self, cost: Duration, rest: Option<Duration>) {
+        let before = self.alone;
+        let mean = |before: Option<Duration>, now| before.map_or(now, |before| (before + now) / 2);
+        self.alone = Some(Alone {
+            cost: mean(before.map(|alone| alone.cost), cost),
+            rest: rest.map(|rest| mean(before.and_then(|alone| alone.rest), rest)),
+        });
     }
 }
 
@@ -167,45 +322,48 @@ impl Group {
         self.pass_time(now);
         let mut is_changed = false;
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
-        let mut verdicts = BTreeMap::new();
+        let mut looks = BTreeMap::new();
         for id in &ids {
             if self.jobs[id].class == Class::Guaranteed {
-                verdicts.insert(
-                    *id,
-                    self.judge(*id, done.get(id).copied().unwrap_or_default()),
-                );
+                let look = self.look(*id, done.get(id).copied().unwrap_or_default());
+                looks.insert(*id, look);
             }
         }
         for id in ids {
             let beside = self
                 .others_of(id)
-                .filter_map(|(other, _)| verdicts.get(&other));
-            let beside: Vec<Verdict> = beside.copied().collect();
+                .filter_map(|(other, _)| looks.get(&other));
+            let beside: Vec<Look> = beside.copied().collect();
+            let verdicts: Vec<Verdict> = beside.iter().map(|look| look.verdict).collect();
+            let are_idle = beside.iter().all(|look| look.is_idle);
             let least = self.least_duty();
             if let Some(job) = self.jobs.get_mut(&id)
                 && job.class == Class::Opportunistic
             {
-                let next = next_duty(job.duty, &beside, least);
-                is_changed |= next != job.duty;
-                job.set_duty(next);
+                job.duty = next_duty(job.duty, &verdicts, least);
+                is_changed |= job.apply_duty(are_idle);
             }
         }
         is_changed
     }
 
-    fn judge(&mut self, id: JobId, done: WorkDone) -> Verdict {
+    fn look(&mut self, id: JobId, done: WorkDone) -> Look {
         let others = self.others_of(id);
         let (opportunistic, guaranteed): (Vec<_>, Vec<_>) =
             others.partition(|(_, other)| other.class == Class::Opportunistic);
         let had = opportunistic.iter().flat_map(|(_, other)| &other.accounts);
         let others = had.map(|account| account.had).sum();
         let is_only_guaranteed = guaranteed.is_empty();
+        let nobody_cares = Look {
+            verdict: Verdict::Well,
+            is_idle: false,
+        };
         if opportunistic.is_empty() {
-            return Verdict::Well;
+            return nobody_cares;
         }
         let now = self.now;
         let Some(job) = self.jobs.get_mut(&id) else {
-            return Verdict::Open;
+            return nobody_cares;
         };
         let most = |of: fn(&super::account::Account) -> Duration| {
             job.accounts.iter().map(of).max().unwrap_or_default()
@@ -216,8 +374,9 @@ impl Group {
             worked: most(|account| account.worked),
             waited: most(|account| account.kept_waiting),
             others,
+            rests: job.pace.rests,
         };
-        job.pace.judge(mark, is_only_guaranteed)
+        job.pace.look(mark, is_only_guaranteed)
     }
 
     /// Share that is always left to an opportunistic job.
@@ -229,172 +388,68 @@ impl Group {
     }
 }
 
+/// The greatest part of the time of an opportunistic job, beside guaranteed ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Duty {
+    now: Milli,
+    /// The last duty that did no harm.
+    harmless: Milli,
+    /// More did harm when it was last tried: from here on it rises by smaller steps.
+    careful_from: Milli,
+}
+
 /// The duty of an opportunistic job, by the progress of each of its guaranteed neighbours;
 /// nothing if it has none.
-fn next_duty(duty: Option<Milli>, beside: &[Verdict], least: Milli) -> Option<Milli> {
+fn next_duty(duty: Option<Duty>, beside: &[Verdict], least: Milli) -> Option<Duty> {
     if beside.is_empty() {
         return None;
     }
     let Some(duty) = duty else {
-        return Some(least);
+        return Some(Duty {
+            now: least,
+            harmless: least,
+            careful_from: Milli::WHOLE,
+        });
     };
-    let next = if beside.contains(&Verdict::Harmed) {
-        duty.get() / 2
+    let now = duty.now.get();
+    let at_least = |value: u16| Milli::new(value).unwrap_or(Milli::WHOLE).max(least);
+    let rises_to = |value: u16| Duty {
+        now: at_least(value),
+        harmless: duty.now,
+        ..duty
+    };
+    Some(if beside.contains(&Verdict::Unknown) {
+        Duty { now: least, ..duty }
+    } else if beside.contains(&Verdict::Harmed) {
+        let less = at_least((now / 2).min(duty.harmless.get()));
+        Duty {
+            now: less,
+            harmless: less,
+            careful_from: less,
+        }
     } else if beside.contains(&Verdict::Open) {
-        duty.get()
+        duty
+    } else if duty.now < duty.careful_from {
+        rises_to(now + (now * 3).max(STEP))
     } else {
-        duty.get() + STEP
-    };
-    Some(Milli::new(next).unwrap_or(Milli::WHOLE).max(least))
+        rises_to(now + (now / 4).max(STEP))
+    })
 }
 
 impl Job {
-    fn set_duty(&mut self, duty: Option<Milli>) {
-        self.duty = duty;
+    /// Lets the duty count on its cards, unless its guaranteed neighbours are idle. Returns true if
+    /// that changes anything.
+    fn apply_duty(&mut self, are_idle: bool) -> bool {
+        let duty = self.duty.filter(|_| !are_idle);
+        let duty = duty.map_or(Milli::WHOLE, |duty| duty.now);
+        let mut is_changed = false;
         for account in &mut self.accounts {
-            account.duty = duty.unwrap_or(Milli::WHOLE);
+            is_changed |= account.duty != duty;
+            account.duty = duty;
         }
+        is_changed
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    /// The verdicts on seconds of work: units done, time wanted, time that others had.
-    fn verdicts(units_a_batch: u32, seconds: &[(u64, u64, u64)]) -> String {
-        let mut pace = Pace::default();
-        let mut mark = Mark {
-            at: ms(0),
-            done: WorkDone {
-                units: 0,
-                units_a_batch,
-            },
-            worked: ms(0),
-            waited: ms(0),
-            others: ms(0),
-        };
-        pace.judge(mark, true);
-        let each = seconds.iter().map(|(units, wanted, others)| {
-            mark.at += ms(1000);
-            mark.done.units += units;
-            mark.worked += ms(*wanted);
-            mark.others += ms(*others);
-            match pace.judge(mark, true) {
-                Verdict::Open => '?',
-                Verdict::Well => '+',
-                Verdict::Harmed => '-',
-            }
-        });
-        each.collect()
-    }
-
-    #[test]
-    fn a_job_is_compared_with_itself_without_opportunistic_work() {
-        for (seconds, expected) in [
-            // Learned, then as fast, then slower by a tenth, then as before.
-            (
-                &[
-                    (100, 500, 0),
-                    (100, 500, 300),
-                    (100, 550, 300),
-                    (100, 500, 300),
-                ][..],
-                "++-+",
-            ),
-            // It does nothing for most of the time: a tenth more for each unit costs it little,
-            // a third is too much.
-            (&[(100, 100, 0), (100, 110, 300), (100, 134, 300)], "++-"),
-            // Nothing to compare with.
-            (&[(100, 500, 300)], "-"),
-            // It does not want its cards.
-            (&[(0, 0, 900), (0, 0, 900)], "++"),
-            // It became slower by itself: that is learned where there is hardly any other work.
-            (
-                &[
-                    (100, 500, 0),
-                    (100, 900, 300),
-                    (100, 900, 5),
-                    (100, 900, 5),
-                    (100, 900, 5),
-                    (100, 900, 5),
-                    (100, 900, 5),
-                    (100, 900, 300),
-                ],
-                "+-++++++",
-            ),
-            // Few units in a second: several seconds make a verdict.
-            (
-                &[(10, 900, 0), (10, 900, 0), (10, 900, 0), (10, 900, 0)],
-                "???+",
-            ),
-        ] {
-            assert_eq!(verdicts(1, seconds), expected, "{seconds:?}");
-        }
-    }
-
-    #[test]
-    fn only_whole_mini_batches_compare() {
-        for (units_a_batch, seconds, expected) in [
-            // Two in a second: one that is begun at the wrong moment says nothing yet.
-            (50, &[(100, 500, 0); 4][..], "?+?+"),
-            (
-                50,
-                &[
-                    (100, 500, 0),
-                    (100, 500, 0),
-                    (110, 550, 300),
-                    (90, 550, 300),
-                    (100, 950, 300),
-                    (100, 950, 300),
-                ],
-                "?+?+?-",
-            ),
-            // So long that nobody waits for four of them: then units must do.
-            (
-                60,
-                &[
-                    (10, 500, 0),
-                    (10, 500, 0),
-                    (10, 500, 0),
-                    (10, 500, 0),
-                    (10, 500, 0),
-                    (10, 600, 300),
-                    (10, 600, 300),
-                    (10, 600, 300),
-                    (10, 600, 300),
-                    (10, 600, 300),
-                ],
-                "????+????-",
-            ),
-        ] {
-            assert_eq!(verdicts(units_a_batch, seconds), expected, "{seconds:?}");
-        }
-    }
-
-    #[test]
-    fn the_duty_falls_by_half_and_rises_by_steps() {
-        let milli = |value: u16| Milli::new(value).unwrap();
-        let least = milli(5);
-        let next = |duty: Option<u16>, beside: &[Verdict]| {
-            next_duty(duty.map(milli), beside, least).map(Milli::get)
-        };
-        use Verdict::{Harmed, Open, Well};
-        for (duty, beside, expected) in [
-            (None, &[][..], None),
-            (Some(80), &[], None),
-            (None, &[Well], Some(5)),
-            (Some(5), &[Well], Some(55)),
-            (Some(980), &[Well, Well], Some(1000)),
-            (Some(400), &[Well, Harmed], Some(200)),
-            (Some(400), &[Well, Open], Some(400)),
-            (Some(6), &[Harmed], Some(5)),
-        ] {
-            assert_eq!(next(duty, beside), expected, "{duty:?} {beside:?}");
-        }
-    }
-}
+mod tests;

@@ -12,14 +12,13 @@ use super::held_job::{Job, Pauses, Phase};
 use super::{Overlap, TimeShare, TurnEvent, TurnRules, TurnView};
 use crate::job::JobId;
 
-/// The jobs, and the clocks of their cards.
+/// The jobs.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     pub(super) rules: TurnRules,
     /// By card. A card that is not here lets turns overlap.
     pub(super) overlap: BTreeMap<usize, Overlap>,
     pub(super) jobs: BTreeMap<JobId, Job>,
-    pub(super) clocks: BTreeMap<usize, Clock>,
     pub(super) now: Duration,
     pub(super) wake_at: Option<Duration>,
 }
@@ -31,7 +30,7 @@ impl Group {
         now: Duration,
         id: JobId,
         class: Class,
-        shares: &[TimeShare],
+        (shares, slice): (&[TimeShare], Option<Duration>),
     ) -> Group {
         let accounts = shares
             .iter()
@@ -39,12 +38,18 @@ impl Group {
         let job = Job {
             class,
             accounts: accounts.collect(),
+            clock: Clock::default(),
+            used_since: Duration::ZERO,
             phase: Phase::Closed,
+            slice,
+            n_processes: 1,
+            has_woken: false,
             wants: false,
             pauses: Pauses::default(),
             is_at_gate: false,
             patience: rules.slice,
             drain: Duration::ZERO,
+            owes: false,
             turn: 0,
             since: now,
             wanted_by_others: None,
@@ -56,7 +61,6 @@ impl Group {
             rules,
             overlap: BTreeMap::new(),
             jobs: BTreeMap::from([(id, job)]),
-            clocks: BTreeMap::new(),
             now,
             wake_at: None,
         }
@@ -65,36 +69,33 @@ impl Group {
     /// A group of each of its jobs.
     pub(super) fn into_parts(self) -> impl Iterator<Item = Group> {
         let Group {
-            rules,
-            jobs,
-            clocks,
-            now,
-            ..
+            rules, jobs, now, ..
         } = self;
-        jobs.into_iter().map(move |(id, job)| {
-            let own = job.accounts.iter().filter_map(|account| {
-                let card = account.share.card;
-                Some((card, *clocks.get(&card)?))
-            });
-            Group {
-                rules,
-                overlap: BTreeMap::new(),
-                clocks: own.collect(),
-                jobs: BTreeMap::from([(id, job)]),
-                now,
-                wake_at: None,
-            }
+        jobs.into_iter().map(move |(id, job)| Group {
+            rules,
+            overlap: BTreeMap::new(),
+            jobs: BTreeMap::from([(id, job)]),
+            now,
+            wake_at: None,
         })
     }
 
     /// Both, as one.
     pub(super) fn joined(mut self, other: Group) -> Group {
         self.jobs.extend(other.jobs);
-        for (card, clock) in other.clocks {
-            let own = self.clocks.entry(card).or_default();
-            *own = clock.max(*own);
-        }
         self
+    }
+
+    /// Moves its clocks so that the earliest is that of others, with which it has never shared
+    /// cards: nothing is owed between them.
+    pub(super) fn meet(&mut self, other: &Group) {
+        let earliest = |group: &Group| group.jobs.values().map(|job| job.clock).min();
+        let (Some(own), Some(theirs)) = (earliest(self), earliest(other)) else {
+            return;
+        };
+        for job in self.jobs.values_mut() {
+            job.clock = job.clock.moved(own, theirs);
+        }
     }
 
     pub(super) fn has_a_card_of(&self, other: &Group) -> bool {
@@ -120,7 +121,12 @@ impl Group {
     }
 
     /// Gives a job other shares. False if they are of other cards.
-    pub(super) fn replace(&mut self, id: JobId, class: Class, shares: &[TimeShare]) -> bool {
+    pub(super) fn replace(
+        &mut self,
+        id: JobId,
+        class: Class,
+        (shares, slice): (&[TimeShare], Option<Duration>),
+    ) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else {
             return false;
         };
@@ -128,6 +134,7 @@ impl Group {
             && shares.iter().all(|share| job.account(share.card).is_some());
         if are_same {
             job.class = class;
+            job.slice = slice;
             for account in &mut job.accounts {
                 let mut shares = shares.iter();
                 if let Some(share) = shares.find(|share| share.card == account.share.card) {
@@ -145,9 +152,14 @@ impl Group {
             TurnEvent::Wants(job) => self.want(job),
             TurnEvent::Rests(job) => self.rest(job),
             TurnEvent::Drained { job, turn, wants } => self.drained(job, turn, wants),
+            TurnEvent::AtWork { job, n_processes } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.n_processes = n_processes;
+                }
+            }
             TurnEvent::Overused { job, card, by } => {
-                self.charge_more(job, card, by);
                 self.hold_to_work(job);
+                self.charge_more(job, card, by);
             }
             TurnEvent::Placed { .. } | TurnEvent::Left(_) | TurnEvent::Tick => {}
         }
@@ -165,21 +177,24 @@ impl Group {
             waited: account.waited.used(self.now),
             waited_in_all: account.kept_waiting + account.throttled,
             throttled_in_all: account.throttled,
-            is_at_limit: job.is_waiting() && account.room(&self.rules, self.now).is_zero(),
+            is_at_limit: job.is_waiting() && account.room(&self.rules).is_zero(),
         });
         views.collect()
     }
 
     fn want(&mut self, id: JobId) {
+        let (now, rules) = (self.now, self.rules);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        job.pauses.end(self.now, &self.rules);
+        job.pauses.end(now, &rules);
+        job.pace.wakes(now);
         if !job.wants {
-            job.since = self.now;
-            for account in &mut job.accounts {
-                let floor = self.clocks.get(&account.share.card).copied();
-                account.clock = account.clock.max(floor.unwrap_or_default());
+            job.since = now;
+            job.has_woken = true;
+            // Its gate stayed open while it paused: whether it has a new turn is decided now.
+            if let Phase::Open { since, until, .. } = &mut job.phase {
+                (*since, *until) = (now, now);
             }
         }
         job.is_at_gate = !matches!(job.phase, Phase::Open { .. });
@@ -197,16 +212,19 @@ impl Group {
 
     fn rest(&mut self, id: JobId) {
         let is_wanted = self.others_of(id).any(|(_, other)| other.wants);
+        let (now, rules) = (self.now, self.rules);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         job.is_at_gate = false;
+        job.pace.rests(now);
         let may_linger = is_wanted && job.is_at_work();
-        job.wants = job.wants && job.pauses.begin(self.now, may_linger);
+        job.wants = job.wants && job.pauses.begin(now, &rules, may_linger);
     }
 
     fn drained(&mut self, id: JobId, turn: u32, wants: bool) {
         let (now, slice) = (self.now, self.rules.slice);
+        let earliest = self.others_of(id).map(|(_, other)| other.clock).min();
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -218,9 +236,13 @@ impl Group {
         }
         job.phase = Phase::Closed;
         job.drain = now - since;
+        job.owes = earliest.is_some_and(|earliest| job.clock.owes_beside(earliest));
         job.wants = wants;
         job.is_at_gate = wants;
         job.patience = slice;
         job.since = now;
+        if !wants {
+            job.pace.rests(now);
+        }
     }
 }

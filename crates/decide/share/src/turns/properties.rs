@@ -3,54 +3,9 @@
 
 use proptest::prelude::*;
 
-use super::world::{Faults, STEP, Tenant, Work, World, ms};
+use super::world::{Faults, STEP, Work, World, busy, had_over, ms, run, share, shares_over};
 use super::*;
 use crate::turns::rates::{WHOLE, due};
-
-fn share(card: usize, request: u16, limit: u16) -> TimeShare {
-    let milli = |value: u16| Milli::new(value.min(1000)).expect("at most a whole");
-    TimeShare {
-        card,
-        request: milli(request.min(limit)),
-        limit: milli(limit),
-    }
-}
-
-/// Always at work, with kernels of this number of half milliseconds.
-fn busy(kernel: u64) -> Work {
-    Work {
-        kernel: STEP * kernel as u32,
-        burst: 4,
-        pause: Duration::ZERO,
-    }
-}
-
-fn run(world: &mut World, time: Duration) {
-    let end = world.now + time;
-    while world.now < end {
-        world.step();
-    }
-}
-
-/// Time of a card that each job had.
-fn had_over(world: &mut World, card: usize, time: Duration) -> BTreeMap<JobId, Duration> {
-    let had = |tenant: &Tenant| tenant.had.get(&card).copied().unwrap_or_default();
-    let before: BTreeMap<JobId, Duration> = {
-        let tenants = world.tenants.iter();
-        tenants.map(|(id, tenant)| (*id, had(tenant))).collect()
-    };
-    run(world, time);
-    let after = world.tenants.iter();
-    let after = after.map(|(id, tenant)| (*id, had(tenant) - before[id]));
-    after.collect()
-}
-
-/// The same, in thousandths of the time.
-fn shares_over(world: &mut World, card: usize, time: Duration) -> BTreeMap<JobId, i64> {
-    let had = had_over(world, card, time).into_iter();
-    let share = |used: Duration| (used.as_nanos() * 1000 / time.as_nanos()) as i64;
-    had.map(|(id, used)| (id, share(used))).collect()
-}
 
 /// Requests of jobs that fit on a card.
 fn requests(n_jobs: usize) -> impl Strategy<Value = Vec<u16>> {
@@ -122,7 +77,7 @@ proptest! {
         overlap in overlap(),
     ) {
         let mut world = World::new(overlap, 1);
-        let work = Work { kernel: ms(2), burst, pause: ms(pause) };
+        let work = Work { kernel: ms(2), burst, pause: ms(pause) , ..Work::default()};
         world.arrive(1, Class::Guaranteed, vec![share(0, 700, 1000)], work);
         let request = if class == Class::Guaranteed { 300 } else { 0 };
         world.arrive(2, class, vec![share(0, request, 1000)], busy(2));
@@ -140,7 +95,7 @@ proptest! {
         kernel in 1..8_u64, pause in 1..=3_u64, overlap in overlap(),
     ) {
         let mut world = World::new(overlap, 1);
-        let work = Work { kernel: STEP * kernel as u32, burst: 1, pause: STEP * pause as u32 };
+        let work = Work { kernel: STEP * kernel as u32, burst: 1, pause: STEP * pause as u32 , ..Work::default()};
         world.arrive(1, Class::Guaranteed, vec![share(0, 500, 1000)], work);
         world.arrive(2, Class::Guaranteed, vec![share(0, 500, 1000)], busy(4));
         run(&mut world, ms(2000));
@@ -176,7 +131,7 @@ proptest! {
     fn a_guaranteed_job_hardly_feels_an_opportunistic_one(
         pause in 0..20_u64, kernel in 1..4_u64, n_others in 1..4_u64,
     ) {
-        let work = Work { kernel: ms(1), burst: 10, pause: ms(pause) };
+        let work = Work { kernel: ms(1), burst: 10, pause: ms(pause) , ..Work::default()};
         let alone = {
             let mut world = World::new(Overlap::Allowed, 1);
             world.arrive(1, Class::Guaranteed, vec![share(0, 1000, 1000)], work);
@@ -213,11 +168,12 @@ fn beside_a_liar(overlap: Overlap, requests: &[u16], kernel: u64, is_read: bool)
             kernel: STEP,
             burst: 400,
             pause: ms(4),
+            ..Work::default()
         };
         world.arrive(id, class, shares, if is_last { busy(kernel) } else { work });
         world.tenants.get_mut(&JobId(id)).unwrap().faults.lies = is_last;
     }
-    let mut watches: BTreeMap<JobId, (OveruseWatch, Duration)> = BTreeMap::new();
+    let mut watches: BTreeMap<JobId, (OveruseWatch, [Duration; 2])> = BTreeMap::new();
     let mut last = BTreeMap::new();
     for second in 0..30 {
         let had = had_over(&mut world, 0, ms(1000));
@@ -226,14 +182,17 @@ fn beside_a_liar(overlap: Overlap, requests: &[u16], kernel: u64, is_read: bool)
                 *last.entry(id).or_default() += measured.as_millis() as i64;
             }
             world.turns.settle(world.now);
-            let worked = world.turns.view(id)[0].worked;
+            let view = world.turns.view(id)[0];
             let (watch, before) = watches.entry(id).or_default();
             let found = watch.note(BusyReading {
                 span: ms(1000),
                 measured,
-                explained: worked - *before,
+                n_processes: 1,
+                worked: view.worked - before[0],
+                had: view.had - before[1],
+                ..BusyReading::default()
             });
-            *before = worked;
+            *before = [view.worked, view.had];
             if is_read && !found.charge.is_zero() {
                 world.overused(id, found.charge);
             }
@@ -278,6 +237,7 @@ fn beside_long_kernels(is_coordinated: bool, pause: u64) -> (u64, i64) {
         kernel: ms(1),
         burst: 10,
         pause: ms(pause),
+        ..Work::default()
     };
     world.arrive(1, Class::Guaranteed, vec![share(0, 1000, 1000)], work);
     world.arrive(2, Class::Opportunistic, vec![share(0, 0, 1000)], busy(40));
@@ -318,6 +278,7 @@ fn what_harms_a_guaranteed_job_is_backed_off_and_given_back() {
         kernel: ms(10),
         burst: 1,
         pause: ms(20),
+        ..Work::default()
     };
     world.arrive(1, Class::Guaranteed, vec![share(0, 1000, 1000)], work);
     world.arrive(2, Class::Opportunistic, vec![share(0, 0, 1000)], busy(1));
@@ -364,8 +325,11 @@ fn arrive(world: &mut World, id: u64, next: &mut impl FnMut(u64) -> u64) {
         kernel: STEP * (1 + next(longest) as u32),
         burst: 1 + next(10) as u32,
         pause: STEP * next(40) as u32,
+        n_ahead: next(3) as u32,
+        is_irregular: next(4) == 0,
     };
     world.arrive(id, class, shares, work);
+    world.set_processes(JobId(id), 1 + next(3) as u32);
     let late = STEP * if next(4) == 0 { next(200) as u32 } else { 0 };
     let twice = next(4) == 0;
     if let Some(tenant) = world.tenants.get_mut(&JobId(id)) {

@@ -18,7 +18,10 @@ struct Story {
 impl Story {
     fn new() -> Story {
         Story {
-            turns: Turns::new(TurnRules::default()),
+            turns: Turns::new(TurnRules {
+                period: ms(100),
+                ..TurnRules::default()
+            }),
             gates: BTreeMap::new(),
         }
     }
@@ -26,7 +29,7 @@ impl Story {
     fn apply(&mut self, at: u64, event: TurnEvent) {
         let mut out = Vec::new();
         self.turns.apply(ms(at), event, &mut out);
-        for SetGate { job, gate } in out {
+        for SetGate { job, gate, .. } in out {
             self.gates.insert(job.0, gate);
         }
     }
@@ -38,7 +41,15 @@ impl Story {
             limit: milli(range.1),
         });
         let (job, shares) = (JobId(job), shares.collect());
-        self.apply(at, TurnEvent::Placed { job, class, shares });
+        self.apply(
+            at,
+            TurnEvent::Placed {
+                job,
+                class,
+                shares,
+                slice: None,
+            },
+        );
     }
 
     fn wants(&mut self, at: u64, job: u64) {
@@ -56,6 +67,15 @@ impl Story {
         };
         let job = JobId(job);
         self.apply(at, TurnEvent::Drained { job, turn, wants });
+    }
+
+    /// All whose gates are closing have drained, and want to go on.
+    fn drain(&mut self, at: u64) {
+        for job in self.gates.keys().copied().collect::<Vec<_>>() {
+            if let LaunchGate::Closed(_) = self.gates[&job] {
+                self.drained(at, job, true);
+            }
+        }
     }
 
     fn tick(&mut self, at: u64) {
@@ -132,16 +152,24 @@ fn a_limit_holds_also_for_one_that_is_alone() {
         let at = story.turns.wake_at().expect("it has a limit");
         story.tick(at.as_millis() as u64);
     }
-    assert_eq!(story.view(1).used, ms(500));
-    story.drained(500, 1, true);
-    assert!(story.view(1).is_at_limit);
     assert_eq!(
-        story.turns.wake_at(),
-        Some(ms(1005)),
-        "room for the shortest turn"
+        story.view(1).used,
+        ms(100),
+        "two runs: it wanted nothing before"
     );
-    story.tick(1005);
-    assert_eq!(story.gates(), "O");
+    story.drained(100, 1, true);
+    for at in [150, 250] {
+        assert!(story.view(1).is_at_limit);
+        assert_eq!(story.turns.wake_at(), Some(ms(at)), "half of each 100 ms");
+        story.tick(at);
+        assert_eq!(story.gates(), "O");
+        while story.gates() == "O" {
+            let at = story.turns.wake_at().expect("it has a limit");
+            story.tick(at.as_millis() as u64);
+        }
+        assert_eq!(story.turns.now, ms(at + 50));
+        story.drained(at + 50, 1, true);
+    }
 }
 
 /// Used, waited, and throttled of that, in milliseconds since a job came.
@@ -161,21 +189,18 @@ fn time_is_counted_for_as_long_as_a_job_is_there() {
         let at = story.turns.wake_at().expect("it has a limit");
         story.tick(at.as_millis() as u64);
     }
-    story.drained(600, 1, true);
-    story.tick(900);
-    assert_eq!(in_all(&story, 1), [500, 300, 300], "nobody else is there");
+    story.drained(200, 1, true);
+    story.tick(240);
+    assert_eq!(in_all(&story, 1), [100, 40, 40], "nobody else is there");
     // Now another one has the card, and the first one's limit leaves it room.
-    story.place(900, 2, Guaranteed, &[0], (900, 1000));
-    story.wants(900, 2);
-    while story.gates() == "CO" {
-        let at = story.turns.wake_at().expect("somebody waits");
-        story.tick(at.as_millis() as u64);
-    }
-    let [used, waited, throttled] = in_all(&story, 1);
-    assert_eq!((used, throttled), (500, 505), "there is room from 1105 on");
-    let other = in_all(&story, 2);
-    assert_eq!(waited - throttled, other[0] - 205, "the other's turn");
-    assert_eq!(other[1..], [0, 0]);
+    story.place(240, 2, Guaranteed, &[0], (900, 1000));
+    story.wants(240, 2);
+    story.tick(250);
+    assert_eq!(story.gates(), "OC", "there is room, and the other is ahead");
+    assert_eq!(in_all(&story, 1), [100, 50, 50]);
+    story.drained(251, 2, true);
+    story.tick(260);
+    assert_eq!(in_all(&story, 2), [10, 9, 0], "it waits for its turn");
 }
 
 #[test]
@@ -205,26 +230,24 @@ fn an_opportunistic_one_stops_at_once_and_gets_its_least() {
 #[test]
 fn turns_of_several_cards_end_at_the_same_moments() {
     let mut story = Story::new();
-    // They come at any time, and the first turns end 20 ms later, or near that.
+    // They come at any time.
     for (card, came) in [(0, 1), (1, 7), (2, 16)] {
         let first = 2 * card as u64 + 1;
         for job in [first, first + 1] {
             story.place(came, job, Guaranteed, &[card], (500, 1000));
+            story.wants(came, job);
         }
-        story.wants(came, first);
-        story.wants(came, first + 1);
+        story.drain(came);
     }
-    for (at, gates) in [(20, "COOCOC"), (30, "COCOOC"), (40, "OCCOCO")] {
-        assert_eq!(story.turns.wake_at(), Some(ms(at)), "{}", story.gates());
-        let before = story.gates();
+    let mut at = 16;
+    for _ in 0..40 {
+        let wake = story.turns.wake_at().expect("all want their cards");
+        at = wake.as_millis() as u64;
+        assert!(at < 100 || at.is_multiple_of(10), "{at}");
         story.tick(at);
-        assert_eq!(story.gates(), gates, "{at}");
-        for (job, (was, is)) in (1..).zip(before.chars().zip(gates.chars())) {
-            if (was, is) == ('O', 'C') {
-                story.drained(at, job, true);
-            }
-        }
+        story.drain(at);
     }
+    assert!(at >= 300, "{at}");
 }
 
 #[test]
@@ -319,7 +342,7 @@ fn time_that_goes_back_or_jumps_is_not_charged() {
     story.tick(3_600_000);
     assert_eq!(story.view(1).used, ms(1000));
     story.wants(3_600_000, 2);
-    assert_eq!(story.gates(), "OC");
+    assert_eq!(story.gates(), "CO", "it is behind, and new");
 }
 
 #[test]
@@ -329,26 +352,70 @@ fn who_pauses_for_a_moment_keeps_its_turn_and_who_pauses_long_gives_way_at_once(
     story.place(0, 2, Guaranteed, &[0], (500, 1000));
     story.wants(0, 1);
     story.wants(0, 2);
-    story.rests(5, 1);
+    story.rests(1, 1);
     assert_eq!(story.gates(), "OC");
-    assert_eq!(story.turns.wake_at(), Some(ms(7)));
-    story.wants(6, 1);
-    assert_eq!(story.turns.wake_at(), Some(ms(20)), "it is back");
-    let mut at = 6;
-    for expected in ["OC", "OC", "CO"] {
-        // Its turn, until it rests.
-        story.rests(at + 1, 1);
-        assert_eq!(story.gates(), expected, "at {at}");
-        story.tick(at + 3);
-        assert_eq!(story.gates(), "CO", "at {at}");
-        story.drained(at + 3, 1, false);
-        story.wants(at + 10, 1);
-        at += 10;
-        while story.gates() == "CO" {
-            at += 1;
-            story.tick(at);
+    assert_eq!(story.turns.wake_at(), Some(ms(2)));
+    story.wants(1, 1);
+    story.rests(1, 1);
+    story.tick(2);
+    assert_eq!(story.gates(), "CO", "it is away, and ahead");
+    story.drained(2, 1, false);
+    // It comes back, is behind by now, and takes the card; with its next pause it leaves it at once.
+    for at in [20, 40, 60] {
+        story.wants(at, 1);
+        assert_eq!(story.gates(), "OC", "at {at}");
+        story.drained(at + 1, 2, true);
+        story.rests(at + 2, 1);
+        assert_eq!(
+            story.gates(),
+            "OO",
+            "at {at}: it is behind, so its gate stays open"
+        );
+    }
+}
+
+#[test]
+fn who_wakes_and_is_behind_takes_the_card_after_the_shortest_turn() {
+    let mut story = Story::new();
+    story.place(0, 1, Guaranteed, &[0], (500, 1000));
+    story.place(0, 2, Guaranteed, &[0], (500, 1000));
+    story.wants(0, 1);
+    story.wants(1, 2);
+    assert_eq!(story.gates(), "OC", "not at once");
+    assert_eq!(story.turns.wake_at(), Some(ms(2)));
+    story.tick(2);
+    assert_eq!(story.gates(), "CO");
+    story.drained(2, 1, true);
+    // The first one did not wake: it waits for the end of the turn.
+    assert_eq!(story.turns.wake_at(), Some(ms(20)));
+    story.tick(20);
+    assert_eq!(story.gates(), "OC");
+    // Who pauses in its turn, and comes back ahead of the other, waits for it too.
+    story.drained(21, 2, false);
+    story.wants(30, 2);
+    assert_eq!(story.gates(), "OC");
+    assert_eq!(story.turns.wake_at(), Some(ms(40)));
+}
+
+#[test]
+fn a_job_that_closes_its_gate_opens_it_again_when_the_other_is_done() {
+    for (overlap, expected) in [(Overlap::Allowed, "OO"), (Overlap::Never, "CC")] {
+        let mut story = Story::new();
+        story.turns.set_overlap(0, overlap);
+        story.place(0, 1, Guaranteed, &[0], (500, 1000));
+        story.place(0, 2, Guaranteed, &[0], (500, 1000));
+        story.wants(0, 1);
+        story.tick(100);
+        story.wants(100, 2);
+        assert_eq!(&story.gates()[..1], "C");
+        // A request of a moment, before the other was drained; then a longer pause.
+        for at in [101, 111, 121] {
+            story.rests(at, 2);
+            story.tick(at + 1);
+            story.wants(at + 9, 2);
         }
-        story.drained(at, 2, true);
+        story.rests(131, 2);
+        assert_eq!(story.gates(), expected, "{overlap:?}");
     }
 }
 
@@ -357,7 +424,7 @@ fn a_gate_says_whether_others_want_the_card() {
     let mut story = Story::new();
     story.place(0, 1, Guaranteed, &[0], (500, 1000));
     story.place(0, 2, Guaranteed, &[0], (500, 1000));
-    story.wants(0, 1);
+    story.wants(5, 1);
     assert_eq!(story.gates[&1], LaunchGate::Open, "nobody else does");
     story.wants(5, 2);
     assert_eq!(story.gates[&1], LaunchGate::Contended);
@@ -390,17 +457,12 @@ fn who_says_that_it_rests_and_does_not_loses_its_gate_all_the_same() {
     story.tick(40);
     assert_eq!(story.gates(), "OO");
     story.rests(41, 2);
-    story.tick(1000);
     assert_eq!(story.gates(), "OO", "it has nothing to do, it says");
+    story.tick(202);
     let (job, card, by) = (JobId(2), 0, ms(400));
-    story.apply(1000, TurnEvent::Overused { job, card, by });
-    assert_eq!(
-        story.turns.wake_at(),
-        Some(ms(1020)),
-        "the end of its slice"
-    );
-    story.tick(1020);
-    assert_eq!(story.gates(), "OC");
+    story.apply(202, TurnEvent::Overused { job, card, by });
+    story.tick(230);
+    assert_eq!(story.gates(), "OC", "and it works, whatever it says");
 }
 
 #[test]
@@ -422,5 +484,5 @@ fn who_took_more_than_its_turns_pays_for_it() {
         at += 20;
         story.tick(at);
     }
-    assert_eq!(at, 160, "until the other has had more");
+    assert_eq!(at, 140, "until the other has had as much");
 }

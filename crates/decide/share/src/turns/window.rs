@@ -93,24 +93,6 @@ impl Window {
         self.used.saturating_sub(gone)
     }
 
-    /// When at most `allowed` will be within the window, if nothing is used until then.
-    pub(super) fn falls_to(&self, allowed: Duration, now: Duration) -> Duration {
-        let mut excess = self.used.saturating_sub(allowed);
-        if excess.is_zero() {
-            return now;
-        }
-        for span in &self.spans {
-            if span.used >= excess {
-                let whole = (span.to - span.from).as_nanos();
-                let part = (excess.as_nanos() * whole).div_ceil(span.used.as_nanos());
-                let part = Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX));
-                return now.max(span.from + part + self.length);
-            }
-            excess -= span.used;
-        }
-        now
-    }
-
     fn forget(&mut self, now: Duration) {
         let start = now.saturating_sub(self.length);
         while let Some(first) = self.spans.front()
@@ -142,9 +124,6 @@ mod tests {
         assert_eq!(window.used(ms(1050)), ms(150));
         assert_eq!(window.used(ms(1200)), ms(50));
         assert_eq!(window.used(ms(9000)), ms(0));
-        assert_eq!(window.falls_to(ms(150), ms(300)), ms(1050));
-        assert_eq!(window.falls_to(ms(50), ms(300)), ms(1200));
-        assert_eq!(window.falls_to(ms(200), ms(300)), ms(300));
     }
 
     proptest! {
@@ -166,13 +145,6 @@ mod tests {
             let expected: Duration = within.map(|(_, split)| ms(1) / *split as u32).sum();
             let used = window.used(ms(end));
             prop_assert!(used.abs_diff(expected) < Duration::from_micros(1), "{used:?} {expected:?}");
-            let allowed = expected / 3;
-            let when = window.falls_to(allowed, ms(end));
-            prop_assert!(window.used(when) <= allowed + Duration::from_micros(1));
-            if when > ms(end) {
-                let before = when - ms(1).min(when - ms(end));
-                prop_assert!(window.used(before) + Duration::from_micros(1) >= allowed);
-            }
         }
     }
 }

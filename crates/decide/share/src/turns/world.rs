@@ -1,74 +1,32 @@
 //! Cards with kernels on them, and jobs that obey their gates: the test bench of the turns.
 //!
-//! A job is one thread that launches a kernel on all its cards, then the next when that is done,
-//! and pauses after so many. A card runs the kernels of all jobs that have any there, each at
-//! its part of the speed, as drivers slice the time of a card. The world counts the time that
-//! each job really had, and does not ask the turns for it.
+//! Each process of a job launches kernels on all its cards, as many ahead as it likes and its bound
+//! of queued work allows, and pauses after so many. A card runs the kernels of all processes that
+//! have any there, each at its part of the speed, as drivers slice the time of a card among
+//! processes; or really in slices ([`World::slice`]). The world counts the time that each job really
+//! had, and how long each burst took, and does not ask the turns.
 
-use std::collections::BTreeMap;
+mod tenant;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+pub(super) use self::tenant::{Faults, Work};
+use self::tenant::{Process, Tenant};
 use super::*;
 
 /// Length of a step of the world.
 pub(super) const STEP: Duration = Duration::from_micros(500);
 
+/// Time without a sign of the arbiter after which gates open by themselves.
+const SILENCE: Duration = Duration::from_secs(2);
+
 pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A job's work pattern.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
-    /// Time of a kernel with the card for itself.
-    pub(super) kernel: Duration,
-    /// Kernels between two pauses.
-    pub(super) burst: u32,
-    /// Length of its pause; nothing if it always has work.
-    pub(super) pause: Duration,
-}
-
-/// Ways in which a job's answers go wrong.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Faults {
-    /// Delay until it says that it is drained.
-    pub(super) late: Duration,
-    /// It says so twice.
-    pub(super) twice: bool,
-    /// It says that it never works, and that it is drained at once.
-    pub(super) lies: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Tenant {
-    pub(super) class: Class,
-    pub(super) shares: Vec<TimeShare>,
-    pub(super) work: Work,
-    pub(super) faults: Faults,
-    gate: LaunchGate,
-    /// Rest of the running kernel, by card.
-    running: BTreeMap<usize, Duration>,
-    launched: u32,
-    resumes_at: Duration,
-    has_said: Option<bool>,
-    quiet_since: Option<Duration>,
-    answered: Option<u32>,
-    /// Number of ended kernels.
-    pub(super) n_done: u64,
-    /// Time of each card that it really had.
-    pub(super) had: BTreeMap<usize, Duration>,
-}
-
-impl Tenant {
-    /// True if it runs, or would.
-    pub(super) fn has_work(&self, now: Duration) -> bool {
-        !self.running.is_empty() || self.resumes_at <= now
-    }
-
-    pub(super) fn is_on(&self, card: usize) -> bool {
-        self.running.contains_key(&card)
-    }
-}
+/// A process in the world.
+type Place = (JobId, usize);
 
 /// The cards, the jobs, and the turns that they get.
 #[derive(Debug)]
@@ -78,6 +36,16 @@ pub(super) struct World {
     pub(super) tenants: BTreeMap<JobId, Tenant>,
     /// Until then the arbiter does not look at the clock.
     pub(super) asleep_until: Duration,
+    /// From then until then the arbiter hears nothing either.
+    stopped: (Duration, Duration),
+    /// Longest slice of a process; nothing if all run at once, each at its part of the speed.
+    pub(super) slice: Duration,
+    /// Those that have a card's next slices, and the rest of each.
+    lines: BTreeMap<usize, VecDeque<(Place, Duration)>>,
+    /// The arbiter hears and decides once in this time; at once if it is nothing.
+    pub(super) round: Duration,
+    unheard: Vec<TurnEvent>,
+    hears_at: Duration,
     wakes_at: Option<Duration>,
 }
 
@@ -92,6 +60,12 @@ impl World {
             now: Duration::ZERO,
             tenants: BTreeMap::new(),
             asleep_until: Duration::ZERO,
+            stopped: (Duration::ZERO, Duration::ZERO),
+            slice: Duration::ZERO,
+            lines: BTreeMap::new(),
+            round: Duration::ZERO,
+            unheard: Vec::new(),
+            hears_at: Duration::ZERO,
             wakes_at: None,
         }
     }
@@ -104,17 +78,34 @@ impl World {
             work,
             faults: Faults::default(),
             gate: LaunchGate::Closed(0),
-            running: BTreeMap::new(),
-            launched: 0,
-            resumes_at: self.now,
+            queue: Duration::ZERO,
+            processes: vec![Process::begun(self.now)],
+            random: (2 * id + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             has_said: None,
             quiet_since: None,
             answered: None,
             n_done: 0,
             had: BTreeMap::new(),
+            bursts: Vec::new(),
+            last_ran: self.now,
+            longest_wait: Duration::ZERO,
         };
         self.tenants.insert(job, tenant);
-        self.tell(TurnEvent::Placed { job, class, shares });
+        self.tell(TurnEvent::Placed {
+            job,
+            class,
+            shares,
+            slice: None,
+        });
+    }
+
+    /// A job works in so many processes from now on.
+    pub(super) fn set_processes(&mut self, job: JobId, n_processes: u32) {
+        if let Some(tenant) = self.tenants.get_mut(&job) {
+            let process = tenant.processes[0].clone();
+            tenant.processes.resize(n_processes as usize, process);
+            self.tell(TurnEvent::AtWork { job, n_processes });
+        }
     }
 
     pub(super) fn leave(&mut self, job: JobId) {
@@ -142,6 +133,16 @@ impl World {
         self.set_gates(out);
     }
 
+    /// The arbiter stops for a while. After some time its gates hold nobody.
+    pub(super) fn stop(&mut self, time: Duration) {
+        self.stopped = (self.now, self.now + time);
+        self.asleep_until = self.now + time;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.now < self.stopped.1
+    }
+
     /// By the driver's figures a job was at work on the first card for longer than it said.
     pub(super) fn overused(&mut self, job: JobId, by: Duration) {
         self.tell(TurnEvent::Overused { job, card: 0, by });
@@ -154,8 +155,12 @@ impl World {
     }
 
     fn set_gates(&mut self, gates: Vec<SetGate>) {
-        for SetGate { job, gate } in gates {
+        for SetGate { job, gate, queue } in gates {
             if let Some(tenant) = self.tenants.get_mut(&job) {
+                tenant.queue = queue;
+                if tenant.gate == gate {
+                    continue;
+                }
                 tenant.gate = gate;
                 tenant.has_said = None;
                 tenant.quiet_since = None;
@@ -169,55 +174,109 @@ impl World {
         self.run_kernels();
         self.now += STEP;
         let ids: Vec<JobId> = self.tenants.keys().copied().collect();
-        for id in ids {
-            for event in self.act(id) {
-                self.tell(event);
+        // Twice, so that a gate that opens is used at once.
+        for id in ids.iter().chain(&ids) {
+            let said = self.act(*id);
+            if self.is_stopped() {
+                self.unsay(*id);
+                continue;
+            }
+            self.unheard.extend(said);
+            if self.hears_at <= self.now {
+                for event in std::mem::take(&mut self.unheard) {
+                    self.tell(event);
+                }
             }
         }
         let is_due = self.wakes_at.is_some_and(|at| at <= self.now);
-        if is_due && self.asleep_until <= self.now {
+        if is_due && self.asleep_until <= self.now && self.hears_at <= self.now {
             self.tell(TurnEvent::Tick);
+        }
+        if self.hears_at <= self.now {
+            self.hears_at = self.now + self.round;
+        }
+    }
+
+    /// Nobody hears a job: it says all again later.
+    fn unsay(&mut self, id: JobId) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            (tenant.has_said, tenant.answered) = (None, None);
         }
     }
 
     fn run_kernels(&mut self) {
-        let mut n_on: BTreeMap<usize, u32> = BTreeMap::new();
-        for card in self
-            .tenants
-            .values()
-            .flat_map(|tenant| tenant.running.keys())
-        {
-            *n_on.entry(*card).or_default() += 1;
-        }
-        for tenant in self.tenants.values_mut() {
-            for (card, left) in &mut tenant.running {
-                let part = (STEP / n_on[card]).min(*left);
-                *left -= part;
-                *tenant.had.entry(*card).or_default() += part;
+        let now = self.now;
+        let mut parts: BTreeMap<Place, BTreeMap<usize, Duration>> = BTreeMap::new();
+        let shares = self.tenants.values().flat_map(|tenant| &tenant.shares);
+        let cards: BTreeSet<usize> = shares.map(|share| share.card).collect();
+        for card in cards {
+            for (place, part) in self.parts_of_step(card) {
+                *parts.entry(place).or_default().entry(card).or_default() += part;
             }
-            let had_work = !tenant.running.is_empty();
-            tenant.running.retain(|_, left| !left.is_zero());
-            tenant.n_done += u64::from(had_work && tenant.running.is_empty());
         }
+        for (id, tenant) in &mut self.tenants {
+            let had_work = tenant.is_running();
+            for at in 0..tenant.processes.len() {
+                tenant.run(at, parts.remove(&(*id, at)).unwrap_or_default());
+            }
+            if had_work || !tenant.has_work(now) {
+                tenant.last_ran = now;
+            }
+            tenant.longest_wait = tenant.longest_wait.max(now - tenant.last_ran);
+        }
+    }
+
+    /// Each process's part of a step on a card.
+    fn parts_of_step(&mut self, card: usize) -> Vec<(Place, Duration)> {
+        let mut pending: BTreeMap<Place, Duration> = BTreeMap::new();
+        for (id, tenant) in &self.tenants {
+            for (at, process) in tenant.processes.iter().enumerate() {
+                let time = process.pending(card, tenant.work.kernel);
+                pending.extend((!time.is_zero()).then_some(((*id, at), time)));
+            }
+        }
+        if self.slice.is_zero() {
+            let n_on = pending.len() as u32;
+            return pending.into_keys().map(|on| (on, STEP / n_on)).collect();
+        }
+        let line = self.lines.entry(card).or_default();
+        line.retain(|(place, _)| pending.contains_key(place));
+        for (place, time) in &pending {
+            if line.iter().all(|(other, _)| other != place) {
+                line.push_back((*place, self.slice.min(*time)));
+            }
+        }
+        let (mut left, mut parts) = (STEP, Vec::new());
+        while !left.is_zero()
+            && let Some((place, slice)) = line.pop_front()
+        {
+            let part = slice.min(left);
+            parts.push((place, part));
+            left -= part;
+            let pending = pending.entry(place).or_default();
+            *pending = pending.saturating_sub(part);
+            if part < slice && !pending.is_zero() {
+                line.push_front((place, slice - part));
+            } else if !pending.is_zero() {
+                line.push_back((place, self.slice.min(*pending)));
+            }
+        }
+        parts
     }
 
     /// Lets a job act, and returns its reports of this moment.
     fn act(&mut self, id: JobId) -> Vec<TurnEvent> {
         let now = self.now;
+        let is_silent = self.is_stopped() && self.stopped.0 + SILENCE <= now;
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return Vec::new();
         };
-        if tenant.running.is_empty() && tenant.launched >= tenant.work.burst {
-            tenant.launched = 0;
-            tenant.resumes_at = now + tenant.work.pause;
+        tenant.end_bursts(now);
+        let is_open = is_silent || !matches!(tenant.gate, LaunchGate::Closed(_));
+        if is_open {
+            tenant.launch(now);
         }
-        let may_launch = tenant.running.is_empty() && tenant.resumes_at <= now;
-        let is_open = !matches!(tenant.gate, LaunchGate::Closed(_));
-        if may_launch && is_open {
-            let cards = tenant.shares.iter().map(|share| share.card);
-            tenant.running = cards.map(|card| (card, tenant.work.kernel)).collect();
-            tenant.launched += 1;
-        }
+        let may_launch = tenant.may_launch(now);
         let has_work = tenant.has_work(now);
         let mut said = Vec::new();
         if tenant.gate != LaunchGate::Free {
@@ -240,7 +299,7 @@ impl World {
             }
         }
         if let LaunchGate::Closed(turn) = tenant.gate
-            && (tenant.running.is_empty() || tenant.faults.lies)
+            && (!tenant.is_running() || tenant.faults.lies)
             && tenant.answered != Some(turn)
         {
             let since = *tenant.quiet_since.get_or_insert(now);
@@ -256,4 +315,55 @@ impl World {
         }
         said
     }
+}
+
+/// A share of a card, in thousandths.
+pub(super) fn share(card: usize, request: u16, limit: u16) -> TimeShare {
+    let milli = |value: u16| Milli::new(value.min(1000)).expect("at most a whole");
+    TimeShare {
+        card,
+        request: milli(request.min(limit)),
+        limit: milli(limit),
+    }
+}
+
+/// Always at work, with kernels of this number of half milliseconds.
+pub(super) fn busy(kernel: u64) -> Work {
+    Work {
+        kernel: STEP * kernel as u32,
+        burst: 4,
+        pause: Duration::ZERO,
+        ..Work::default()
+    }
+}
+
+pub(super) fn run(world: &mut World, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        world.step();
+    }
+}
+
+/// Time of a card that each job had.
+pub(super) fn had_over(
+    world: &mut World,
+    card: usize,
+    time: Duration,
+) -> BTreeMap<JobId, Duration> {
+    let had = |tenant: &Tenant| tenant.had.get(&card).copied().unwrap_or_default();
+    let before: BTreeMap<JobId, Duration> = {
+        let tenants = world.tenants.iter();
+        tenants.map(|(id, tenant)| (*id, had(tenant))).collect()
+    };
+    run(world, time);
+    let after = world.tenants.iter();
+    let after = after.map(|(id, tenant)| (*id, had(tenant) - before[id]));
+    after.collect()
+}
+
+/// The same, in thousandths of the time.
+pub(super) fn shares_over(world: &mut World, card: usize, time: Duration) -> BTreeMap<JobId, i64> {
+    let had = had_over(world, card, time).into_iter();
+    let share = |used: Duration| (used.as_nanos() * 1000 / time.as_nanos()) as i64;
+    had.map(|(id, used)| (id, share(used))).collect()
 }

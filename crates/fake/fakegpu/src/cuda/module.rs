@@ -10,6 +10,7 @@ use crate::driver::result::{Answer, Code};
 
 pub(crate) mod function;
 pub(crate) mod launch;
+pub(crate) mod library;
 
 /// The first bytes of ELF, of a fat binary, and of the compiler's wrapper around one.
 const ELF: [u8; 4] = *b"\x7fELF";
@@ -31,6 +32,9 @@ functions! {
         let mut session = outside_capture()?;
         let module = session.modules.modules.get(&handle).ok_or(Code::INVALID_HANDLE)?;
         let context = module.context;
+        if session.is_of_library(handle) {
+            return Err(Code::NOT_PERMITTED);
+        }
         session.finish_context(context);
         session.unload_module(handle)
     }

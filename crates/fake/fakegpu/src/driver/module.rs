@@ -7,11 +7,13 @@ use crate::driver::Driver;
 use crate::driver::memory::ranges::Kind;
 use crate::driver::module::image::{Amount, Image};
 use crate::driver::result::{Answer, Code};
+use crate::driver::stream::card_time::WHOLE;
 use crate::driver::stream::queue::Id;
 use crate::driver::stream::work::{Effect, Kernel};
 use crate::product::Product;
 
 pub(crate) mod image;
+pub(crate) mod library;
 
 /// Code in a context.
 #[derive(Debug)]
@@ -90,6 +92,7 @@ impl Driver {
         for function in module.functions.values() {
             self.modules.functions.remove(function);
         }
+        self.libraries.forget(id);
         Ok(())
     }
 
@@ -106,19 +109,13 @@ impl Driver {
     /// A function of a module.
     pub(crate) fn function(&mut self, module: Id, name: &CString) -> Answer<Id> {
         let text = name.to_str().map_err(|_| Code::NOT_FOUND)?;
-        if text.is_empty() {
-            return Err(Code::INVALID_VALUE);
-        }
         let id = self.new_id();
         let loaded = self.modules.modules.get_mut(&module);
         let loaded = loaded.ok_or(Code::INVALID_HANDLE)?;
         if let Some(known) = loaded.functions.get(text) {
             return Ok(*known);
         }
-        let declared = match &loaded.image.kernels {
-            Some(kernels) => kernels.get(text).cloned().ok_or(Code::NOT_FOUND)?,
-            None => image::Kernel::default(),
-        };
+        let declared = loaded.image.kernel(name)?;
         loaded.functions.insert(text.to_owned(), id);
         let function = Function {
             module,
@@ -168,6 +165,7 @@ impl Driver {
         };
         let declared = &function.declared;
         let micros = value(declared.micros.unwrap_or(Amount::Number(image::MICROS)))?;
+        let percent = value(declared.percent.unwrap_or(Amount::Number(WHOLE)))?;
         let mut effects = Vec::new();
         for effect in &declared.effects {
             let [to, count, value] = [effect.to, effect.count, effect.value].map(&value);
@@ -182,6 +180,11 @@ impl Driver {
             context,
             // An hour is more than any test waits for, and its sums do not overflow.
             nanos: micros.min(3_600_000_000) * 1000,
+            percent: if declared.meets {
+                WHOLE
+            } else {
+                percent.clamp(1, WHOLE)
+            },
             rendezvous: if declared.meets {
                 number_of(&function.name)
             } else {

@@ -1,11 +1,12 @@
 //! Streams: their handles, and their properties beside their work.
 //!
-//! [`queue`] holds the order of the work and [`work`] its kinds; `worker` does it; [`event`] marks
-//! a place in it.
+//! [`queue`] holds the order of the work and [`work`] its kinds; `worker` does it, kernels in the
+//! time of [`card_time`]; [`event`] marks a place in it.
 
 use crate::driver::Driver;
 use crate::driver::result::{Answer, Code};
 
+pub(crate) mod card_time;
 pub(crate) mod event;
 pub(crate) mod queue;
 pub(crate) mod work;

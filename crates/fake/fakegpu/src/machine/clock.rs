@@ -1,6 +1,8 @@
 //! The time of a card. Kernels of two processes never run at the same time: a process with work
 //! takes the next slice by moving `busy_until`, in one compare-and-swap, and sleeps until its slice
 //! is over. A process asks for its next slice only then, so processes that all have work alternate.
+//! A switch from one to another costs time, and counts as busy time of the one that gets the slice:
+//! the card's engine works for it.
 //!
 //! Time is the wall clock. A slice may begin in the past: work that was ready while
 //! the card stood idle began then, however late its thread woke up, so the durations of a
@@ -8,10 +10,8 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::layout::{BUCKETS, Bucket, Clock, RECORDS};
-
-/// The longest slice. NVIDIA's default time slice on data-centre cards is about 2 ms.
-pub const QUANTUM: u64 = 2_000_000;
+use super::layout::{BUCKETS, Bucket, Clock, RECORDS, SLOTS};
+use crate::spec::TimeRule;
 
 const EIGHTH: u64 = 125_000_000;
 
@@ -24,37 +24,56 @@ pub struct Slice {
     pub end: u64,
 }
 
-/// The next slice: at most [`QUANTUM`], at most `wanted`, not before `ready`.
-pub(super) fn take(clock: &Clock, slot: u64, ready: u64, wanted: u64) -> Slice {
+/// The next slice: at most as long as the rule says, at most `wanted`, not before `ready`; and the
+/// time before it that was lost with the switch to this process.
+pub(super) fn take(
+    clock: &Clock,
+    rule: TimeRule,
+    slot: u64,
+    ready: u64,
+    wanted: u64,
+) -> (Slice, u64) {
     let mut busy = clock.busy_until.load(Acquire);
-    let slice = loop {
-        let start = busy.max(ready);
-        let end = start + wanted.min(QUANTUM);
+    let (slice, lost) = loop {
+        // The first process of a machine finds no other one there.
+        let is_there = busy == 0 || clock.owner.load(Acquire) == owner(slot, busy);
+        let lost = if is_there { 0 } else { rule.switch };
+        let start = busy.max(ready) + lost;
+        let end = start + wanted.min(rule.slice);
         match clock
             .busy_until
             .compare_exchange_weak(busy, end, AcqRel, Acquire)
         {
-            Ok(_) => break Slice { start, end },
+            Ok(_) => break (Slice { start, end }, lost),
             Err(moved) => busy = moved,
         }
     };
+    clock.owner.store(owner(slot, slice.end), Release);
     let number = clock.n_slices.fetch_add(1, AcqRel);
     let record = &clock.records[number as usize % RECORDS];
     record.end.store(0, Release);
     record.start.store(slice.start, Relaxed);
     record.slot.store(slot, Relaxed);
     record.end.store(slice.end, Release);
-    slice
+    (slice, lost)
+}
+
+/// Returns the word that says who has a card until a time. Somebody who comes between the stores of
+/// the two finds a word for another time, and takes the last process for another one.
+fn owner(slot: u64, until: u64) -> u64 {
+    until.wrapping_mul(SLOTS as u64) | slot
 }
 
 /// Gives back the rest of a slice after `used`. Too late if somebody already has the time behind
 /// it.
-pub(super) fn give_back(clock: &Clock, slice: Slice, used: u64) -> bool {
+pub(super) fn give_back(clock: &Clock, slot: u64, slice: Slice, used: u64) {
     let from = used.clamp(slice.start, slice.end);
-    clock
+    let given = clock
         .busy_until
-        .compare_exchange(slice.end, from, AcqRel, Acquire)
-        .is_ok()
+        .compare_exchange(slice.end, from, AcqRel, Acquire);
+    if given.is_ok() {
+        clock.owner.store(owner(slot, from), Release);
+    }
 }
 
 /// The last slices, in no order, those that are just being written left out.

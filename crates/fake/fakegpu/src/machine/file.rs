@@ -16,7 +16,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::layout::{MAGIC, Shared, VERSION};
+use super::layout::{MAGIC, Shared};
+use crate::spec::LAYOUT_VERSION;
 
 /// The byte whose lock guards the accounts. A process's own byte is `1 + slot`.
 const ACCOUNTS: u64 = 0;
@@ -35,6 +36,10 @@ pub(super) struct Mapped {
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
+
+/// One that an earlier version left stays until the machine starts anew.
+const OTHER_VERSION: &str = "it is no fake machine of this version of sublet; end the programs that \
+                             use it, and remove the folder";
 
 /// Every file this copy of the library opened.
 static OPENED: Mutex<Vec<&'static Mapped>> = Mutex::new(Vec::new());
@@ -63,7 +68,7 @@ impl Mapped {
         let about = file.metadata()?;
         let identity = (about.dev(), about.ino());
         if about.len() < size_of::<Shared>() as u64 {
-            return Err(wrong("is no fake machine of this version of sublet"));
+            return Err(wrong(OTHER_VERSION));
         }
         // SAFETY: a new mapping of a file that is as long as `Shared` at least; the kernel
         // chooses the address.
@@ -90,10 +95,10 @@ impl Mapped {
         let header = &mapped.shared().header;
         let ordering = std::sync::atomic::Ordering::Acquire;
         if header.magic.load(ordering) != MAGIC
-            || header.version.load(ordering) != VERSION
+            || header.version.load(ordering) != LAYOUT_VERSION
             || header.size.load(ordering) != size_of::<Shared>() as u64
         {
-            return Err(wrong("is no fake machine of this version of sublet"));
+            return Err(wrong(OTHER_VERSION));
         }
         Ok(mapped)
     }

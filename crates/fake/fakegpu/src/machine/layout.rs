@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use sublet_model::Bdf;
 
-use crate::spec::{CARDS_MAX, NAME_MAX, PackingRule};
+use crate::spec::{CARDS_MAX, NAME_MAX, PackingRule, TimeRule};
 
 /// `subletfk` as bytes.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"subletfk");
-/// Raised whenever a field moves.
-pub(super) const VERSION: u32 = 3;
 /// Processes that can use one machine at the same time.
 pub const SLOTS: usize = 1024;
 /// Slices remembered per card. A power of two; 8,192 slices of 20 µs are 160 ms.
@@ -41,6 +39,8 @@ pub(super) struct Header {
     pub(super) n_slots: AtomicU32,
     /// Packing of allocations: the three numbers of a `PackingRule`.
     pub(super) packing: [AtomicU64; 3],
+    /// Sharing of time: the two numbers of a `TimeRule`.
+    pub(super) time: [AtomicU64; 2],
     pub(super) cards: [Card; CARDS_MAX],
 }
 
@@ -62,6 +62,8 @@ pub(super) struct Card {
 pub(super) struct Clock {
     /// The card has work until this time, nanoseconds of CLOCK_MONOTONIC.
     pub(super) busy_until: AtomicU64,
+    /// The place of the process that has the card until then, beside that time's lower bits.
+    pub(super) owner: AtomicU64,
     /// Slices taken since the machine was made.
     pub(super) n_slices: AtomicU64,
     pub(super) buckets: [Bucket; BUCKETS],
@@ -141,6 +143,15 @@ pub(super) fn packing(shared: &Shared) -> PackingRule {
         small: small.load(Relaxed),
         piece: piece.load(Relaxed),
         kept: kept.load(Relaxed),
+    }
+}
+
+/// Returns the rule by which processes share the time of the machine's cards.
+pub(super) fn time(shared: &Shared) -> TimeRule {
+    let [slice, switch] = &shared.header.time;
+    TimeRule {
+        slice: slice.load(Relaxed),
+        switch: switch.load(Relaxed),
     }
 }
 

@@ -167,11 +167,14 @@ impl Registration {
     }
 
     /// The next slice of a card's time, at most `wanted` nanoseconds of work that was
-    /// ready at `ready`. The caller sleeps until its end before it asks again.
+    /// ready at `ready`. A switch to this process is counted as used. The caller sleeps until its end before it asks again.
     #[must_use]
     pub fn slice(&self, card: usize, ready: u64, wanted: u64) -> Slice {
         let time = &self.machine.mapped.shared().clocks[card];
-        clock::take(time, self.index as u64, ready, wanted)
+        let slot = self.index as u64;
+        let (slice, lost) = clock::take(time, self.machine.time, slot, ready, wanted);
+        self.worked(card, slice.start - lost, slice.start);
+        slice
     }
 
     /// Counts a part of a slice as used.
@@ -184,7 +187,7 @@ impl Registration {
     /// Gives back the rest of a slice after `used`.
     pub fn give_back(&self, card: usize, slice: Slice, used: u64) {
         let time = &self.machine.mapped.shared().clocks[card];
-        clock::give_back(time, slice, used);
+        clock::give_back(time, self.index as u64, slice, used);
     }
 
     pub(super) fn held(&self, card: usize) -> &Use {

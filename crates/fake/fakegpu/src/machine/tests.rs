@@ -1,7 +1,10 @@
 //! The machine from outside: who may open a machine, refusals, and the sharing of time.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::Ordering::Release;
 
+use super::registration::Registration;
 use super::rendezvous::Rendezvous;
 use super::*;
 
@@ -94,11 +97,11 @@ fn a_card_gives_no_more_than_it_has() {
 #[test]
 fn slices_follow_each_other_and_what_is_unused_goes_back() {
     let base = tempfile::tempdir().unwrap();
-    let machine = machine(base.path(), "1x16MiB");
+    let machine = machine(base.path(), "1x16MiB,switch=0us");
     let (one, two) = (machine.take_slot().unwrap(), machine.take_slot().unwrap());
     let start = now();
     let first = one.slice(0, start, 5_000_000);
-    assert_eq!((first.start, first.end - first.start), (start, QUANTUM));
+    assert_eq!((first.start, first.end - first.start), (start, 2_000_000));
     let second = two.slice(0, start, 300);
     assert_eq!((second.start, second.end), (first.end, first.end + 300));
     two.give_back(0, second, second.start + 100);
@@ -109,6 +112,39 @@ fn slices_follow_each_other_and_what_is_unused_goes_back() {
     let later = start + 1_000_000_000;
     assert_eq!(one.slice(0, later, 1).start, later);
     assert_eq!(machine.slices(0).len(), 5);
+}
+
+#[test]
+fn a_slice_is_as_long_as_the_text_says_and_a_switch_costs_time() {
+    let base = tempfile::tempdir().unwrap();
+    let machine = machine(base.path(), "1x16MiB,slice=500us,switch=100us");
+    let (one, two) = (machine.take_slot().unwrap(), machine.take_slot().unwrap());
+    one.charge(0, 1).unwrap();
+    two.charge(0, 1).unwrap();
+    // All of it is within the last second.
+    let start = now() - 50_000_000;
+    let relative = |slice: Slice| (slice.start - start, slice.end - start);
+    // Nobody was there before the first one, and nobody else between its two.
+    let slice = one.slice(0, start, 5_000_000);
+    assert_eq!(relative(slice), (0, 500_000));
+    let slice = one.slice(0, start, 300_000);
+    assert_eq!(relative(slice), (500_000, 800_000));
+    one.give_back(0, slice, slice.start + 200_000);
+    let slice = one.slice(0, start, 100_000);
+    assert_eq!(relative(slice), (700_000, 800_000), "still there");
+    let slice = two.slice(0, start, 5_000_000);
+    assert_eq!(relative(slice), (900_000, 1_400_000));
+    two.give_back(0, slice, slice.start);
+    let slice = one.slice(0, start, 100_000);
+    assert_eq!(relative(slice), (1_000_000, 1_100_000), "and back");
+    // After a rest as well. A switch is busy time of whoever came.
+    let slice = two.slice(0, start + 9_000_000, 100_000);
+    assert_eq!(relative(slice), (9_100_000, 9_200_000));
+    let mut used = machine.processes().unwrap();
+    used.sort_by_key(|process| process.slot);
+    let busy = used.iter().map(|process| process.busy);
+    assert_eq!(busy.collect::<Vec<_>>(), [100_000, 200_000]);
+    assert_eq!(machine.busy(0), 300_000);
 }
 
 #[test]
@@ -124,6 +160,27 @@ fn busy_time_is_of_the_last_second() {
     // Two seconds ago is forgotten, and does not come back through the ring.
     registration.worked(1, end - 1_900_000_000, end - 1_500_000_000);
     assert_eq!(machine.busy(1), 0);
+}
+
+#[test]
+fn a_place_of_the_dead_is_taken_before_one_that_nobody_had() {
+    let base = tempfile::tempdir().unwrap();
+    let machine = machine(base.path(), "1x16MiB");
+    let shared = machine.mapped.shared();
+    // They hold no lock, as the dead do not; more than a new process asks about.
+    let n_dead = 20;
+    for slot in &shared.slots[..n_dead] {
+        slot.state.store(1, Release);
+    }
+    shared.header.n_slots.store(20, Release);
+    let alive: Vec<Registration> = (0..5).map(|_| machine.take_slot().unwrap()).collect();
+    let taken: BTreeSet<usize> = alive.iter().map(Registration::index).collect();
+    assert_eq!(taken.len(), 5, "each has its own");
+    assert!(taken.iter().all(|index| *index < n_dead), "{taken:?}");
+    // Those that were given back are the next.
+    drop(alive);
+    let next = machine.take_slot().unwrap();
+    assert_eq!(Some(&next.index()), taken.first());
 }
 
 #[test]

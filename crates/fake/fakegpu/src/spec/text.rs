@@ -1,7 +1,8 @@
 //! Parts of the short text of a machine, their limits and their faults. The text is
-//! `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING]`, where PACKING is
-//! `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes taken from a card for
-//! small ones, and the number of empty pieces that are kept, or `all`.
+//! `COUNTxMEMORY[,name=TEXT][,context=MEMORY][,packing=PACKING][,slice=TIME][,switch=TIME]`, where
+//! PACKING is `SMALL:PIECE:KEPT`: the bytes up to which an allocation is small, the bytes taken from
+//! a card for small ones, and the number of empty pieces that are kept, or `all`. A TIME has a unit,
+//! `us`, `ms` or `s`.
 
 use sublet_model::{Bytes, parse_bytes};
 
@@ -34,7 +35,7 @@ pub enum SpecError {
     Memory(String),
     /// An option nobody knows.
     #[error(
-        "`{0}` is not an option; there are `name=TEXT`, `context=480MiB` and `packing=512KiB:8MiB:1`"
+        "`{0}` is not an option; there are `name=TEXT`, `context=480MiB`, `packing=512KiB:8MiB:1`, `slice=2ms` and `switch=40us`"
     )]
     Option(String),
     /// A packing that no driver could have.
@@ -42,6 +43,11 @@ pub enum SpecError {
         "`{0}` is no packing; write `packing=512KiB:8MiB:1`: up to which size an allocation is small, the size of a piece for small ones (a multiple of 2MiB, not less than the first), and how many empty pieces are kept, or `all`"
     )]
     PackingRule(String),
+    /// A time that no card could have.
+    #[error(
+        "`{0}` is no time of a card; write `slice=2ms` (100us to 1s), and `switch=40us` (less than the slice)"
+    )]
+    Time(String),
     /// A name that cannot be shown.
     #[error("`{0}` is not a name of 1 to {NAME_MAX} printable ASCII characters without a comma")]
     Name(String),
@@ -238,6 +244,7 @@ mod tests {
                     "ASCII",
                     "does not fit",
                     "512KiB:8MiB:1",
+                    "slice=2ms",
                 ];
                 prop_assert!(tells.iter().any(|hint| said.contains(hint)), "{}", said);
             }
@@ -257,7 +264,7 @@ mod tests {
         #[test]
         fn an_almost_right_text_gives_a_sound_machine(
             count in "-?[0-9]{0,3}", memory in "-?[0-9]{0,21}(MiB|GiB|GB|)",
-            options in "(,(name|context|packing|x)=[ -~]{0,70}){0,3}",
+            options in "(,(name|context|packing|slice|switch|x)=[ -~]{0,70}){0,3}",
         ) {
             sound(&format!("{count}x{memory}{options}"))?;
         }

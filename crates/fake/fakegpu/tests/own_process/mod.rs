@@ -202,6 +202,7 @@ pub(crate) fn memory() -> (usize, usize) {
 pub(crate) fn kernel(name: &str) -> u64 {
     const TEXT: &std::ffi::CStr = c"
 // fake spin: us=arg0
+// fake part: us=arg0 percent=arg1
 // fake paint: us=100 fill ptr=arg0 count=arg1 value=arg2
 // fake add: us=0 add ptr=arg0 count=arg1 value=arg2
 // fake all_reduce: us=0 meet
@@ -212,6 +213,7 @@ pub(crate) fn kernel(name: &str) -> u64 {
 .address_size 64
 .global .align 8 .b8 table[64];
 .visible .entry spin(.param .u64 a) { ret; }
+.visible .entry part(.param .u64 a, .param .u64 p) { ret; }
 .visible .entry paint(.param .u64 p, .param .u64 n, .param .u32 v) { ret; }
 .visible .entry add(.param .u64 p, .param .u64 n, .param .u32 v) { ret; }
 .visible .entry all_reduce() { ret; }
@@ -238,6 +240,13 @@ pub(crate) fn launch(function: u64, stream: u64, arguments: &mut [*mut c_void]) 
 pub(crate) fn spin(function: u64, stream: u64, mut micros: u64) {
     let argument = (&raw mut micros).cast::<c_void>();
     assert_eq!(launch(function, stream, &mut [argument]), 0);
+}
+
+/// Launches the kernel that takes so many microseconds of a part of the card.
+#[allow(dead_code, reason = "not every test launches")]
+pub(crate) fn part(function: u64, stream: u64, mut micros: u64, mut percent: u64) {
+    let mut arguments = [&raw mut micros, &raw mut percent].map(<*mut u64>::cast::<c_void>);
+    assert_eq!(launch(function, stream, &mut arguments), 0);
 }
 
 /// A word in memory for which streams wait, so that a test decides when work goes on.

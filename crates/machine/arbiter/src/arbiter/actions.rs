@@ -234,6 +234,7 @@ impl Arbiter {
         });
         // It has nothing more to bring.
         connection.socket.refuse_descriptors();
+        self.sources.let_in(key, &connection.socket);
         self.connections.welcome(key);
         debug!(%job, %pid, slot = slot.get(), again, sent, "process welcomed");
         if sent {
@@ -279,11 +280,11 @@ impl Arbiter {
         }
     }
 
-    /// Ends a job that has more memory than it may have.
+    /// Ends a job that takes more than it may have.
     fn end_processes(&mut self, job: JobId, signal: Signal) {
         let processes = self.machine.job(job).map(|view| view.pids);
         let processes = processes.unwrap_or_default();
-        warn!(%job, ?signal, n = processes.len(), "ending a job that exceeds its limit");
+        warn!(%job, ?signal, n = processes.len(), "ending a job that takes more than it may have");
         self.counters.evicted += processes.len() as u64 * u64::from(signal == Signal::TERM);
         for pid in processes {
             self.processes.signal(pid, signal);

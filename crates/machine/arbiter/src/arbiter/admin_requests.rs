@@ -187,12 +187,9 @@ impl Arbiter {
 
     /// The job that a process belongs to by its parents.
     pub(super) fn ancestry(&self, pid: Pid) -> Ancestry {
-        match peer::ancestors(pid) {
+        match peer::nearest_parent(pid, |parent| self.jobs.rooted_at(parent)) {
             None => Ancestry::Unseen,
-            Some(parents) => {
-                let job = self.jobs.below(&parents);
-                job.map_or(Ancestry::NoJob, Ancestry::Job)
-            }
+            Some(job) => job.map_or(Ancestry::NoJob, Ancestry::Job),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use sublet_abi::{MAX_DEVICES, Mode};
-use sublet_model::{Class, Count, MiB};
+use sublet_model::{Class, Count, MiB, SliceLength};
 use sublet_share::{Amount, ComputeRange, Event, Holding, JobAsk, JobId, Promise};
 
 use super::admin_requests::NO_NUMBER_LEFT;
@@ -76,12 +76,36 @@ pub struct ContainerJob {
     pub compute: ComputeRange,
     /// Class: decides which job gives way when compute time is short.
     pub class: Class,
+    /// Length of its turns while others wait; the usual one unless it is there.
+    pub slice: Option<SliceLength>,
     /// Behaviour of its programs without an arbiter.
     pub mode: Mode,
     /// Its pod, and its turn in it.
     pub promise: Promise,
     /// Were its programs told to be clients of MPS?
     pub mps: bool,
+}
+
+impl ContainerJob {
+    /// Request that it stands for.
+    fn ask(&self) -> JobAsk {
+        let largest = self.cards.iter().map(|card| card.limit).max();
+        let memory = Amount::Memory(largest.unwrap_or(MiB::ZERO));
+        JobAsk {
+            name: self.name.as_str().into(),
+            memory,
+            request: memory,
+            pinned: self.pinned_limit,
+            compute: self.compute,
+            class: self.class,
+            slice: self.slice.map(SliceLength::time),
+            gpus: Count::new(self.cards.len() as u32), // at most 16
+            cards: None,
+            user: None,
+            priority: 0,
+            may_wait: true,
+        }
+    }
 }
 
 type Answer<T> = Sender<Result<T, HandleError>>;
@@ -348,21 +372,7 @@ impl Arbiter {
         let source = Source::ProcessListener(Door::Container(job));
         let key = self.sources.add(&listener, "a container's socket", source);
         let key = key.map_err(|error| error.to_string())?;
-        let largest = parts.iter().map(|part| part.limit.memory).max();
-        let memory = Amount::Memory(largest.unwrap_or(MiB::ZERO));
-        let ask = JobAsk {
-            name: container.name.into(),
-            memory,
-            request: memory,
-            pinned: container.pinned_limit,
-            compute: container.compute,
-            class: container.class,
-            gpus: Count::new(parts.len() as u32), // at most 16
-            cards: None,
-            user: None,
-            priority: 0,
-            may_wait: true,
-        };
+        let ask = container.ask();
         let comes_back = container.id.is_some() && !self.lifetime.is_settled();
         let pages = JobPages::new(job.0, container.mode, comes_back);
         let root = Root::Container {
@@ -418,6 +428,8 @@ impl Arbiter {
 mod tests {
     use std::time::Instant;
 
+    use sublet_model::Role;
+
     use super::*;
 
     #[test]
@@ -444,6 +456,30 @@ mod tests {
         }
         drop(commands);
         assert_eq!(handle.snapshot(), Err(HandleError::Ended));
+    }
+
+    #[test]
+    fn a_container_has_the_turns_that_its_pod_asks_for() {
+        for (slice, expected) in [(None, None), (Some("3ms"), Some(Duration::from_millis(3)))] {
+            let container = ContainerJob {
+                id: None,
+                name: "ns/pod/main".to_owned(),
+                dir: PathBuf::new(),
+                cards: Vec::new(),
+                pinned_limit: None,
+                compute: ComputeRange::ANY,
+                class: Class::Guaranteed,
+                slice: slice.map(|text| text.parse().unwrap()),
+                mode: Mode::Strict,
+                promise: Promise {
+                    pod: "pod".into(),
+                    role: Role::Main,
+                    position: 0,
+                },
+                mps: false,
+            };
+            assert_eq!(container.ask().slice, expected);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sublet_abi::MAX_DEVICES;
-use sublet_model::{Count, Gpu, Inventory, parse_size};
+use sublet_model::{Count, Gpu, Inventory, SliceLength, parse_size};
 use sublet_share::{Amount, ComputeRange, JobAsk, JobId, UserId};
 
 use crate::admin::{Request, Submit, is_name_of, parse_amount, parse_compute};
@@ -32,6 +32,8 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
     let cards = cards.transpose()?;
     let compute = submit.compute.as_deref().map(parse_compute).transpose();
     let compute = compute.map_err(|error| error.to_string())?;
+    let slice = submit.slice.as_deref().map(str::parse::<SliceLength>);
+    let slice = slice.transpose().map_err(|error| error.to_string())?;
     let pinned = submit.pinned_memory.as_deref().map(parse_size).transpose();
     Ok(JobAsk {
         name: Arc::from(submit.name.as_str()),
@@ -40,6 +42,7 @@ pub(super) fn ask_of(submit: &Submit, user: UserId, machine: &Inventory) -> Resu
         pinned: pinned.map_err(|error| error.to_string())?,
         compute: compute.unwrap_or(ComputeRange::ANY),
         class: submit.class,
+        slice: slice.map(SliceLength::time),
         gpus: Count::new(submit.gpus),
         cards,
         user: Some(user),
@@ -127,6 +130,8 @@ fn all(machine: &Inventory) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sublet_model::{Class, GpuIndex, GpuUuid, MiB};
 
     use super::*;
@@ -236,7 +241,11 @@ mod tests {
             error.contains("expected `guaranteed` or `opportunistic`"),
             "{error}"
         );
-        let default = asked("").map(|ask| ask.class);
-        assert_eq!(default, Ok(Class::Guaranteed));
+        let default = asked("").map(|ask| (ask.class, ask.slice));
+        assert_eq!(default, Ok((Class::Guaranteed, None)));
+        let slice = asked(r#", "slice": "2ms""#).map(|ask| ask.slice);
+        assert_eq!(slice, Ok(Some(Duration::from_millis(2))));
+        let error = asked(r#", "slice": "1s""#).unwrap_err();
+        assert!(error.contains("write `2ms`"), "{error}");
     }
 }

@@ -96,16 +96,12 @@ impl Jobs {
         }
     }
 
-    /// The job that the nearest of these parents is the root of.
-    pub(super) fn below(&self, parents: &[Pid]) -> Option<JobId> {
-        let rooted_at = |parent: &Pid| {
-            let mut jobs = self.0.iter();
-            jobs.find_map(|(id, job)| match &job.root {
-                Root::Run { pid, pidfd, .. } if pid == parent && !peer::is_gone(pidfd) => Some(*id),
-                _ => None,
-            })
-        };
-        parents.iter().find_map(rooted_at)
+    /// The job that a process is the root of.
+    pub(super) fn rooted_at(&self, process: Pid) -> Option<JobId> {
+        self.0.iter().find_map(|(id, job)| match &job.root {
+            Root::Run { pid, pidfd, .. } if *pid == process && !peer::is_gone(pidfd) => Some(*id),
+            _ => None,
+        })
     }
 
     /// Use of each job by the sums on its ledger.

@@ -4,7 +4,8 @@
 //! If the arbiter serves all users, each user with jobs also has a socket of their own, as each
 //! container has. The processes below a `sublet run` connect there, and messages and connections of
 //! other users do not disturb them. A process of a job that has changed its user cannot connect
-//! there; a link beside that socket leads it to the shared socket.
+//! there; a link beside that socket leads it to the shared socket. If the arbiter serves root alone,
+//! such processes have a socket of their own in the link's place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,12 +22,9 @@ use super::jobs::Root;
 use super::sources::{Source, Sources};
 use crate::closers::{Closers, Owner};
 use crate::error::{ArbiterError, at};
-use crate::machine_folder::{Audience, Folder};
+use crate::machine_folder::{Audience, Folder, OTHERS};
 use crate::poller::Key;
 use crate::socket::{Access, Connection, Listener, Spare};
-
-/// The link beside a user's own socket to the shared socket. The interposer knows this name, too.
-const OTHERS: &str = "others.sock";
 
 /// A socket for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +33,8 @@ pub(super) enum Door {
     Admin,
     /// `tenant.sock`, for processes below a `sublet run`.
     Tenants,
+    /// `others.sock`, for those of root's jobs that have become another user's.
+    Others,
     /// The same for the processes of one user, if all users are served.
     User(UserId),
     /// A container's.
@@ -59,6 +59,8 @@ pub(super) struct Listeners {
     /// For processes below a `sublet run`: `tenant.sock`.
     processes: Listener,
     processes_key: Key,
+    /// For those that have become another user's: `others.sock`.
+    others: Option<(Listener, Key)>,
     /// The sockets of single users.
     users: BTreeMap<UserId, UserDoor>,
     audience: Audience,
@@ -68,9 +70,11 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
+    /// `has_jobs`: programs may come that are below a `sublet run`.
     pub(super) fn open(
         folder: &Folder,
         audience: Audience,
+        has_jobs: bool,
         sources: &mut Sources,
         closers: &Closers,
     ) -> Result<Listeners, ArbiterError> {
@@ -78,17 +82,30 @@ impl Listeners {
             Audience::Owner => Access::Own,
             Audience::Everybody => Access::Everybody,
         };
-        let open = |path: PathBuf, kind| Listener::open(&path, kind, access, None, closers);
-        let admin = open(folder.admin_socket(), SocketType::STREAM)?;
-        let processes = open(folder.tenant_socket(), SocketType::SEQPACKET)?;
+        let open = |path: PathBuf, kind, access| Listener::open(&path, kind, access, None, closers);
+        let admin = open(folder.admin_socket(), SocketType::STREAM, access)?;
+        let processes = open(folder.tenant_socket(), SocketType::SEQPACKET, access)?;
         let admin_key = sources.add(&admin, "admin.sock", Source::AdminListener)?;
         let source = Source::ProcessListener(Door::Tenants);
         let processes_key = sources.add(&processes, "tenant.sock", source)?;
+        // Only root's processes can become another user's and keep our libraries.
+        let is_root = rustix::process::geteuid().is_root();
+        let others = match audience {
+            Audience::Owner if has_jobs && is_root => {
+                let kind = SocketType::SEQPACKET;
+                let listener = open(folder.others_socket(), kind, Access::Everybody)?;
+                let source = Source::ProcessListener(Door::Others);
+                let key = sources.add(&listener, OTHERS, source)?;
+                Some((listener, key))
+            }
+            _ => None,
+        };
         Ok(Listeners {
             admin,
             admin_key,
             processes,
             processes_key,
+            others,
             users: BTreeMap::new(),
             audience,
             spare: Spare::new(),
@@ -113,6 +130,10 @@ impl Arbiter {
         match door {
             Door::Admin => Some((&self.listeners.admin, self.listeners.admin_key)),
             Door::Tenants => Some((&self.listeners.processes, self.listeners.processes_key)),
+            Door::Others => {
+                let (listener, key) = self.listeners.others.as_ref()?;
+                Some((listener, *key))
+            }
             Door::User(user) => {
                 let door = self.listeners.users.get(&user)?;
                 Some((&door.listener, door.key))

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use sublet_model::{Bytes, MiB, Milli, Time};
 use sublet_share::{
-    BusyReading, JobId, OveruseWatch, RECORD_EVERY_MS, TurnEvent, UsePoint, UseRecord,
+    BusyReading, Event, JobId, OveruseWatch, RECORD_EVERY_MS, TurnEvent, TurnRules, UsePoint,
+    UseRecord,
 };
 use tracing::warn;
 
+use super::lifetime::TICK_MS;
 use super::{Arbiter, now_ms};
 use crate::admin::{Reply, UseHistory};
 use crate::gpu::CardBusy;
@@ -37,18 +39,63 @@ pub(super) struct ComputeUse {
 /// figures are late.
 const FIRST_READINGS: u32 = 2;
 
+/// Both figures of a job's use may differ by that, in thousandths of the time: the driver is read
+/// some milliseconds before the turns are.
+const APART_FROM: u32 = 20;
+
+/// Readings in a row that show one figure to be wrong.
+const IN_A_ROW: u8 = 2;
+
+/// The choice between two figures of a job's use: of its turns, which are of the last second, and
+/// of the driver, which are late and in whole percent. People see that of the turns, unless the
+/// driver contradicts it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shown {
+    /// By its turns, before the last two readings and the one to come, in thousandths of the time.
+    had: [u32; 2],
+    n_apart: u8,
+}
+
+impl Shown {
+    fn note(&mut self, measured: u32, n_processes: u32, had: u32) {
+        let [first, second] = self.had;
+        self.had = [second, had];
+        let (low, high) = (had.min(first).min(second), had.max(first).max(second));
+        let slack = n_processes.saturating_mul(BusyReading::ROUNDING) + APART_FROM;
+        // A driver that knows nothing of a job does not contradict it.
+        let is_less = measured > 0 && measured + slack < low;
+        self.n_apart = match measured > high + slack || is_less {
+            true => self.n_apart.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    fn is_of_driver(self) -> bool {
+        self.n_apart >= IN_A_ROW
+    }
+}
+
+/// The driver's figure of a job on one card.
+#[derive(Debug, Clone, Copy, Default)]
+struct JobBusy {
+    /// The sum of its processes, in thousandths of the time.
+    sum: u32,
+    n_processes: u32,
+}
+
 /// A job on one card.
 #[derive(Debug, Default)]
 struct Measured {
     /// By the driver's last figure.
     busy: Option<Milli>,
+    shown: Shown,
     overuse: OveruseWatch,
     /// Readings since its turns began to be watched.
     n_watched: u32,
-    /// Time that it had worked in its turns at the last comparison.
+    /// Time that it had worked in its turns, and that it had of the card, at the last comparison.
     worked: Duration,
-    /// Time of the card used beyond its turns, since it came: while it was alone, and the time
-    /// that it paid for.
+    had: Duration,
+    /// Time of the card used beyond its turns, since it came.
     beyond: Duration,
     /// Since the last point of the record.
     sum: Duration,
@@ -63,6 +110,9 @@ pub(super) struct Measures {
     record: UseRecord,
     read_at: Option<Instant>,
     point_at: Option<Instant>,
+    awake_at: Option<Instant>,
+    /// Time that the arbiter slept through, since the driver's last figures.
+    slept: Duration,
 }
 
 impl Measures {
@@ -70,22 +120,33 @@ impl Measures {
     pub(super) fn forget(&mut self, job: JobId) {
         self.by_card.retain(|(known, _), _| *known != job);
     }
+
+    /// The arbiter is awake, as it should be once in a tick.
+    pub(super) fn awake(&mut self, now: Instant) {
+        let tick = Duration::from_millis(TICK_MS);
+        let since = self.awake_at.replace(now).map(|before| now - before);
+        let late = since.map_or(Duration::ZERO, |since| since.saturating_sub(tick));
+        if late > TurnRules::OVERSLEPT {
+            self.slept += late;
+        }
+    }
 }
 
 impl Arbiter {
     /// The driver has said how busy processes keep the cards; nothing of a card that does not say.
     pub(super) fn take_busy(&mut self, cards: &[Option<CardBusy>]) {
         let now = Instant::now();
-        let span = self
-            .measures
-            .read_at
-            .replace(now)
-            .map(|before| now - before);
-        let mut busy: BTreeMap<(JobId, usize), u32> = BTreeMap::new();
+        self.measures.awake(now);
+        let slept = std::mem::take(&mut self.measures.slept);
+        let before = self.measures.read_at.replace(now);
+        let span = before.map(|before| now - before);
+        let mut busy: BTreeMap<(JobId, usize), JobBusy> = BTreeMap::new();
         for (card, processes) in cards.iter().enumerate() {
             for (pid, part) in processes.iter().flatten() {
                 if let Some((job, _)) = self.machine.process(*pid) {
-                    *busy.entry((job, card)).or_default() += u32::from(part.get());
+                    let busy = busy.entry((job, card)).or_default();
+                    busy.sum += u32::from(part.get());
+                    busy.n_processes += u32::from(part.get() > 0);
                 }
             }
         }
@@ -93,18 +154,15 @@ impl Arbiter {
             if !matches!(cards.get(card), Some(Some(_))) {
                 continue;
             }
-            let thousandths = busy
-                .get(&(job, card))
-                .copied()
-                .unwrap_or_default()
-                .min(1000);
+            let busy = busy.get(&(job, card)).copied().unwrap_or_default();
+            let thousandths = busy.sum.min(1000);
             let part = u16::try_from(thousandths).ok().and_then(Milli::new);
             let measured = self.measures.by_card.entry((job, card)).or_default();
             measured.busy = part;
             if let Some(span) = span {
                 measured.sum += span * thousandths / 1000;
                 measured.of += span;
-                self.compare(job, card, span, span * thousandths / 1000);
+                self.compare((job, card), span, slept, busy);
             }
         }
     }
@@ -117,42 +175,61 @@ impl Arbiter {
     }
 
     /// Compares the driver's measurement with the time that a job's turns explain.
-    fn compare(&mut self, job: JobId, card: usize, span: Duration, measured: Duration) {
+    fn compare(
+        &mut self,
+        (job, card): (JobId, usize),
+        span: Duration,
+        slept: Duration,
+        busy: JobBusy,
+    ) {
         let view = self.turns.view(job, card);
-        let worked = view.map_or(Duration::ZERO, |view| view.worked);
+        let (worked, had) = view.map_or_else(Default::default, |view| (view.worked, view.had));
         let is_watched = self.turns.is_watched(job);
+        let closed_for = self.turns.closed_for(job);
         let Some(own) = self.measures.by_card.get_mut(&(job, card)) else {
             return;
         };
-        let explained = worked.saturating_sub(own.worked);
-        own.worked = worked;
-        let beyond = measured.saturating_sub(explained);
-        if !is_watched {
-            own.beyond += beyond;
-            // It is alone there and has no limit: its turns explain whatever it does.
-            own.overuse = OveruseWatch::default();
-            own.n_watched = 0;
-            return;
-        }
-        own.n_watched = own.n_watched.saturating_add(1);
-        if own.n_watched <= FIRST_READINGS {
-            own.beyond += beyond;
-            return;
-        }
-        let found = own.overuse.note(BusyReading {
+        let reading = BusyReading {
             span,
-            measured,
-            explained,
-        });
+            slept,
+            measured: span * busy.sum / 1000,
+            n_processes: busy.n_processes,
+            worked: worked.saturating_sub(own.worked),
+            had: had.saturating_sub(own.had),
+            closed_for,
+        };
+        (own.worked, own.had) = (worked, had);
+        if !is_watched {
+            // It is alone there and has no limit: its turns explain whatever it does.
+            (own.overuse, own.shown, own.n_watched) = Default::default();
+        } else {
+            own.n_watched = own.n_watched.saturating_add(1);
+            if slept.is_zero() {
+                let had = u32::from(part_of(reading.had, span).get());
+                own.shown.note(busy.sum.min(1000), busy.n_processes, had);
+            }
+        }
+        if own.n_watched <= FIRST_READINGS {
+            own.beyond += reading.measured.min(span).saturating_sub(reading.had);
+            return;
+        }
+        let found = own.overuse.note(reading);
+        own.beyond += found.beyond;
         if found.is_news {
             self.counters.overused += 1;
             let seen = own.overuse.contradiction();
             warn!(%job, card, ?seen, "a job works on a card for longer than its turns explain");
         }
+        if found.is_out_of_turn {
+            warn!(%job, card, "a job works on a card without a turn, and cannot be made to pay");
+        }
+        let is_out_of_turn = own.overuse.is_out_of_turn();
         if !found.charge.is_zero() {
             let by = found.charge;
-            own.beyond += by;
             self.turns.tell(TurnEvent::Overused { job, card, by });
+        }
+        if is_out_of_turn {
+            self.apply(Event::OutOfTurn(job));
         }
     }
 
@@ -161,6 +238,12 @@ impl Arbiter {
     pub(super) fn overuse(&self, job: JobId, card: usize) -> Option<(u32, u32)> {
         let measured = self.measures.by_card.get(&(job, card))?;
         measured.overuse.contradiction()
+    }
+
+    /// True if a job works on a card for long while it has no turn.
+    pub(super) fn is_out_of_turn(&self, job: JobId, card: usize) -> bool {
+        let measured = self.measures.by_card.get(&(job, card));
+        measured.is_some_and(|measured| measured.overuse.is_out_of_turn())
     }
 
     /// A job's compute time on a card.
@@ -172,8 +255,11 @@ impl Arbiter {
         let is_watched = self.turns.is_watched(job);
         let percent = |part: Duration| f64::from(part_of(part, self.turns.window()).get()) / 10.0;
         let had = view.map_or(Duration::ZERO, |view| view.had);
+        let is_of_driver = measured.is_some_and(|measured| {
+            measured.shown.is_of_driver() || measured.overuse.contradiction().is_some()
+        });
         ComputeUse {
-            used_percent: match is_watched {
+            used_percent: match is_watched && !is_of_driver {
                 true => view.map(|view| percent(view.used)),
                 false => busy.map(|busy| f64::from(busy.get()) / 10.0),
             },
@@ -266,6 +352,51 @@ fn part_of(used: Duration, of: Duration) -> Milli {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn people_see_the_driver_s_figure_where_it_contradicts_the_turns() {
+        for (readings, n_processes, expected) in [
+            // As good as the same; of a job that begins, late; of one that changes.
+            (&[(520, 500), (530, 500), (490, 500)][..], 1, "ttt"),
+            (&[(0, 900), (600, 900), (900, 900)], 1, "ttt"),
+            (&[(900, 100), (500, 900), (100, 500), (900, 100)], 1, "tttt"),
+            // It works and says that it rests, or it had more of overlaps than was thought.
+            (&[(140, 0), (140, 0), (140, 20), (0, 0)], 1, "tddt"),
+            (&[(660, 250), (660, 250)], 8, "td"),
+            // It rests in its turns.
+            (&[(100, 500), (100, 500), (100, 500), (100, 500)], 1, "tttd"),
+            // Rounding of many processes, and a driver that says nothing of any.
+            (&[(80, 0), (80, 0), (80, 0)], 16, "ttt"),
+            (&[(0, 500), (0, 500), (0, 500), (0, 500)], 0, "tttt"),
+        ] {
+            let mut shown = Shown::default();
+            let each = readings.iter().map(|(measured, had)| {
+                shown.note(*measured, n_processes, *had);
+                match shown.is_of_driver() {
+                    true => 'd',
+                    false => 't',
+                }
+            });
+            assert_eq!(each.collect::<String>(), expected, "{readings:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_arbiter_that_comes_much_too_late_has_slept() {
+        let mut measures = Measures::default();
+        let (began, ms) = (Instant::now(), Duration::from_millis);
+        for (at, slept) in [
+            (0, 0),
+            (200, 0),
+            (600, 0),
+            (1100, 300),
+            (1300, 300),
+            (6500, 5300),
+        ] {
+            measures.awake(began + ms(at));
+            assert_eq!(measures.slept, ms(slept), "at {at} ms");
+        }
+    }
 
     #[test]
     fn a_part_of_the_time_is_never_more_than_all_of_it() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sublet_model::{MiB, Milli, Time};
 use sublet_share::{
     Amount, ComputeRange, Holding, JobId, JobView, MpsClient, MpsDaemon, MpsDue, MpsStanding,
-    MpsState, Pid, mps_percent,
+    MpsState, Pid, UserId, mps_percent,
 };
 use tracing::{info, warn};
 
@@ -37,8 +37,10 @@ pub(super) struct Mps {
     /// The jobs whose programs are or will be its clients, and the memory of each card that they
     /// were told.
     jobs: BTreeMap<JobId, BTreeMap<usize, MiB>>,
-    /// Processes that this arbiter has met without a past.
-    met: BTreeMap<Pid, MpsClient>,
+    /// Processes that this arbiter has met without a past, and their users.
+    met: BTreeMap<Pid, (MpsClient, Option<UserId>)>,
+    /// The user of the daemon's server, as it was at the last look.
+    served: Option<UserId>,
 }
 
 impl Mps {
@@ -63,6 +65,7 @@ impl Mps {
             question: None,
             jobs: BTreeMap::new(),
             met: BTreeMap::new(),
+            served: None,
         };
         loop {
             mps.step(Time::from_ms(now_ms()));
@@ -117,8 +120,22 @@ impl Mps {
         if let Some(is_there) = question.answer() {
             self.question = None;
             if is_there {
+                if let Err(error) = self.control.hide_privileged() {
+                    warn!(%error, "root in a container can end the daemon of MPS");
+                }
                 self.daemon.answered(now);
                 info!(pipe = %self.control.pipe().display(), "the daemon of MPS serves");
+            }
+        }
+    }
+
+    /// Looks at the user who is served: programs of others wait, and are told apart.
+    fn look_at_server(&mut self) {
+        let served = self.process.as_ref().and_then(DaemonProcess::served);
+        if self.served != served {
+            self.served = served;
+            if let Some(UserId(user)) = served {
+                info!(user, "MPS serves this user's programs, and no others");
             }
         }
     }
@@ -164,7 +181,8 @@ impl Mps {
     pub(super) fn meet(&mut self, pid: Pid) {
         let serving = self.daemon.serving();
         let client = serving.map_or(MpsClient::OfNone, MpsClient::Of);
-        self.met.entry(pid).or_insert(client);
+        let user = peer::effective_user(pid);
+        self.met.entry(pid).or_insert((client, user));
     }
 
     pub(super) fn forget(&mut self, pid: Pid) {
@@ -175,10 +193,10 @@ impl Mps {
     pub(super) fn standing(&self, job: &JobView<'_>) -> Option<MpsStanding> {
         let processes = job.pids.iter().map(|pid| {
             let client = self.met.get(pid);
-            client.copied().unwrap_or(MpsClient::OfBefore)
+            client.copied().unwrap_or((MpsClient::OfBefore, None))
         });
         let is_its = self.jobs.contains_key(&job.id);
-        is_its.then(|| MpsStanding::of(self.daemon.serving(), processes))
+        is_its.then(|| MpsStanding::of(self.daemon.serving(), self.served, processes))
     }
 
     /// The message about MPS to a job that has its cards.
@@ -193,8 +211,8 @@ impl Mps {
     pub(super) fn is_its(&self, pid: Pid) -> bool {
         let daemon = self.process.as_ref().map(DaemonProcess::pid);
         daemon.is_some_and(|daemon| {
-            let parents = || peer::ancestors(pid).unwrap_or_default();
-            pid == daemon || parents().contains(&daemon)
+            let is_daemon = |parent| (parent == daemon).then_some(());
+            pid == daemon || peer::nearest_parent(pid, is_daemon) == Some(Some(()))
         })
     }
 
@@ -237,6 +255,7 @@ impl Arbiter {
         if let Some(mps) = &mut self.mps {
             mps.step(Time::from_ms(now_ms()));
             mps.watch(&mut self.sources);
+            mps.look_at_server();
             let is_serving = mps.daemon.serving().is_some();
             self.turns.set_beside_mps(is_serving);
         }

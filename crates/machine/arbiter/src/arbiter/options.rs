@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sublet_model::{MiB, Milli};
+use sublet_model::{MiB, Milli, SliceLength};
 use sublet_plan::Policy;
 
 use crate::error::ArbiterError;
@@ -19,7 +19,7 @@ pub struct Options {
     /// The folder of its sockets.
     pub folder: Folder,
     /// The meeting place of the arbiters of these cards: users have folders of their own, but they
-    /// share the cards. Nothing for fake machines.
+    /// share the cards. Nothing for cards that nobody else can see.
     pub host: Option<HostPlace>,
     /// Choice among cards that have room.
     pub policy: Policy,
@@ -29,6 +29,8 @@ pub struct Options {
     pub evict: bool,
     /// End jobs that have more memory than they may have, by the driver's count?
     pub evict_over: bool,
+    /// End jobs that work without a turn, by the driver's count?
+    pub evict_overuse: bool,
     /// Measurement of the cards before the first job; nothing if it is not possible.
     pub gauge: Option<Gauge>,
     /// Does it serve every user of the machine, and not only its own?
@@ -50,6 +52,8 @@ pub struct Options {
 pub struct TimeSharing {
     /// The cards on which a job's turn begins only when nothing of the last one runs.
     pub exclusive_slices: ExclusiveSlices,
+    /// No job's turns are shorter than that, whatever it asks for.
+    pub shortest_slice: SliceLength,
     /// Share of the time in which an opportunistic job launches work without an arbiter.
     pub opportunistic_duty: Milli,
     /// The program of MPS's daemon ([`crate::MPS_CONTROL`]), if jobs are to run under MPS.
@@ -61,6 +65,7 @@ impl Default for TimeSharing {
     fn default() -> TimeSharing {
         TimeSharing {
             exclusive_slices: ExclusiveSlices::default(),
+            shortest_slice: SliceLength::SHORTEST,
             opportunistic_duty: OPPORTUNISTIC_DUTY,
             mps: None,
         }
@@ -126,6 +131,7 @@ impl Options {
             reserved: MiB::ZERO,
             evict: false,
             evict_over: false,
+            evict_overuse: false,
             gauge: None,
             shared: false,
             local_jobs: true,

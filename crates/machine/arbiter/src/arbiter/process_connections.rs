@@ -216,15 +216,17 @@ impl Arbiter {
         }
     }
 
-    /// A process says that its slot has news.
+    /// A process says that its slot has news: of its turns, or that it waits for a reading.
     fn hear_knock(&mut self, key: Key) {
         if let Some(connection) = self.connections.get_mut(key) {
-            self.turns.knock(connection.pid);
+            let pid = connection.pid;
+            self.turns.knock(pid);
             connection.n_knocks += 1;
             if connection.n_knocks >= KNOCKS_A_TICK {
                 let socket = &connection.socket;
                 self.sources.set_interest(socket, key, false, false);
             }
+            self.hear_question(pid);
         }
     }
 

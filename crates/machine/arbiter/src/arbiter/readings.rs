@@ -1,7 +1,8 @@
 //! Use by jobs: by their ledgers, whenever it matters, and by the driver, several times a second
 //! and soon after a process began. The slots are read before the driver is asked and again after
 //! its answer, and the larger value counts. So memory that came or went meanwhile is no
-//! discrepancy, and the process that took or freed it is named.
+//! discrepancy, and the process that took or freed it is named. A process for which the driver has
+//! loaded code asks for a reading, and waits until what it took is charged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -102,6 +103,15 @@ impl DriverReadings {
         is_news.then_some(late_ms)
     }
 
+    /// The processes that waited for the reading when it began: job, card and number.
+    fn waiting(&self) -> Vec<(Pid, JobId, usize, u32)> {
+        let slots = self.slots_before.iter();
+        let waiting = slots.filter_map(|((pid, card), (job, slot))| {
+            slot.awaited.map(|number| (*pid, *job, *card, number))
+        });
+        waiting.collect()
+    }
+
     /// Takes an answer. Returns how many cards could not be read.
     fn take(&mut self, cards: &[Option<CardReading>]) -> u64 {
         let mut unread = 0;
@@ -139,6 +149,7 @@ impl DriverReadings {
                 card,
                 used: before.map_or(now.used, |before| before.used.max(now.used)),
                 is_quiet: before.is_some_and(|before| before.operation == now.operation),
+                has_asked: before.is_some_and(|before| before.awaited.is_some()),
             }
         });
         both.collect()
@@ -227,6 +238,7 @@ impl Arbiter {
             self.take_busy(&busy);
         }
         let cards = answer.cards;
+        let waiting = self.readings.waiting();
         let slots = self.slots_now();
         let slots = self.readings.slots_meanwhile(slots);
         let broken_before = self.readings.broken();
@@ -254,6 +266,35 @@ impl Arbiter {
         });
         // Overheads may have changed what jobs use.
         self.take_use();
+        self.answer_questions(&waiting);
+    }
+
+    /// A process may wait for a reading.
+    pub(super) fn hear_question(&mut self, pid: Pid) {
+        let Some((job, slot)) = self.machine.process(pid) else {
+            return;
+        };
+        let (pages, slot) = (self.jobs.pages(job), SlotIndex::of_process(slot));
+        if pages
+            .zip(slot)
+            .is_some_and(|(pages, slot)| pages.awaits_reading(slot))
+        {
+            self.machine.wants_reading();
+        }
+    }
+
+    /// Tells the processes that waited for the reading that it is done. Others may have asked
+    /// meanwhile: for them it began too early.
+    fn answer_questions(&mut self, waiting: &[(Pid, JobId, usize, u32)]) {
+        for (pid, job, card, number) in waiting {
+            let slot = match self.machine.process(*pid) {
+                Some((owner, slot)) if owner == *job => SlotIndex::of_process(slot),
+                _ => None,
+            };
+            if let Some((pages, slot)) = self.jobs.pages(*job).zip(slot) {
+                pages.finish_reading(slot, *card, *number);
+            }
+        }
     }
 
     /// After a restart: the processes on a card without a slot that may come back, because

@@ -22,6 +22,14 @@ const LOST: &str = "the MPS daemon that its programs began under is gone: they c
 const WITHOUT: &str = "a program that began while MPS was gone runs without it: no limit of compute \
                        time holds it";
 
+/// Note on a job of another user than MPS serves.
+fn why_mps_waits(UserId(served): UserId) -> String {
+    format!(
+        "MPS serves one user at a time: a program of it waits in cuInit until the programs of user \
+         {served} have ended"
+    )
+}
+
 /// A request for memory of each card: so many MiB, or a percentage; neither for whole cards.
 fn request(amount: Amount) -> (Option<u64>, Option<f64>) {
     match amount {
@@ -103,9 +111,11 @@ impl Arbiter {
     }
 
     fn gpu_row(&self, card: usize) -> GpuRow {
+        let figures = self.readings.figures(card);
         GpuRow {
             compute_used_percent: self.compute_used_on(card),
-            packing: self.readings.figures(card).packing.map(Into::into),
+            context_mib: figures.context.map(mib),
+            packing: figures.packing.map(Into::into),
             slices: self.turns.slices(card).to_owned(),
             ..rows::gpu_row(&self.machine, card, self.readings.used(card))
         }
@@ -224,14 +234,20 @@ impl Arbiter {
             None | Some(MpsStanding::Serving) => {}
             Some(MpsStanding::Lost) => return Some(LOST.to_owned()),
             Some(MpsStanding::Without) => return Some(WITHOUT.to_owned()),
+            Some(MpsStanding::Waiting(served)) => return Some(why_mps_waits(served)),
         }
         let mut cards = job.parts.iter().map(|part| part.card);
         let overused = cards.find_map(|card| Some((card, self.overuse(job.id, card)?)));
         if let Some((card, (measured, explained))) = overused {
             let index = self.machine.inventory().gpus()[card].index;
+            let effect = match (self.is_out_of_turn(job.id, card), job.is_evicted) {
+                (false, _) => "it pays for the rest",
+                (true, false) => "it works without a turn, and cannot be made to pay",
+                (true, true) => "it works without a turn, and is being ended",
+            };
             return Some(format!(
                 "GPU {index}: its programs were at work for {measured} % of the time, its turns \
-                 explain {explained} %; it pays for the rest"
+                 explain {explained} %; {effect}"
             ));
         }
         let pages = self.jobs.pages(job.id)?;

@@ -4,8 +4,8 @@
 //! A knock, the end of a process and the alarm lead to a *round*: the arbiter reads the slots of
 //! jobs that may have news, decides the turns once and sets gates. Rounds keep a distance, so turns
 //! take no more than a part of the arbiter's time, whatever tenants do ([`Pace`]). Between two
-//! rounds nothing wakes the arbiter. A job alone on its cards is not looked at, and without other
-//! jobs there is no alarm.
+//! rounds nothing wakes the arbiter but a process that begins. A job alone on its cards is not
+//! looked at, and without other jobs there is no alarm.
 
 mod alarm;
 mod watched;
@@ -27,9 +27,9 @@ use self::alarm::Alarm;
 use self::watched::Watched;
 use super::Arbiter;
 use super::jobs::Jobs;
-use super::options::ExclusiveSlices;
+use super::options::TimeSharing;
 use crate::error::ArbiterError;
-use crate::job_pages::GateTerms;
+use crate::job_pages::ALWAYS;
 
 /// Interval of reading all slots while a job waits, even without a knock: a knock can be lost
 /// if a socket is full.
@@ -44,24 +44,36 @@ const STEPS_MAX: usize = 4;
 /// apart for any two epochs that are near.)
 const EPOCHS_APART: u64 = 0x9E37_79B1;
 
-/// When the next round may be.
+/// When the next round may be. Rounds take a part of the time in the long run; a few may follow
+/// each other at once, so that a request is not charged for the time until the next round.
 #[derive(Debug, Default)]
 struct Pace {
     next: Duration,
+    /// Processor time that was spent beyond that part, up to `at`.
+    spent: Duration,
+    at: Duration,
 }
 
 impl Pace {
     /// Rounds are so far apart at least.
-    const SHORTEST: Duration = Duration::from_micros(500);
+    const SHORTEST: Duration = Duration::from_micros(100);
     /// Longest distance between rounds, however long one took: a slice must end.
     const LONGEST: Duration = Duration::from_millis(5);
     /// Part of the time that rounds may take: one in 64.
     const PARTS: u32 = 64;
+    /// Processor time that rounds may take beyond that, before they keep a distance.
+    const BURST: Duration = Duration::from_millis(3);
 
     /// Notes that a round began at `now`, and its processor time.
     fn note(&mut self, now: Duration, took: Duration) {
-        let apart = took * Pace::PARTS;
+        let earned = now.saturating_sub(self.at) / Pace::PARTS;
+        self.spent = self.spent.saturating_sub(earned) + took;
+        self.at = now;
+        let beyond = self.spent.saturating_sub(Pace::BURST).min(Pace::LONGEST);
+        let apart = beyond * Pace::PARTS;
         self.next = now + apart.clamp(Pace::SHORTEST, Pace::LONGEST);
+        // What is not waited for now is not waited for later.
+        self.spent = self.spent.min(Pace::BURST + Pace::LONGEST / Pace::PARTS);
     }
 }
 
@@ -73,6 +85,9 @@ pub(super) struct CardTurns {
     /// Each job's holdings, and the shares for which it has turns.
     placed: BTreeMap<JobId, (Class, Vec<Holding>)>,
     shared: BTreeMap<JobId, (Class, Vec<TimeShare>)>,
+    /// Lengths of the turns of jobs that asked for their own.
+    slices: BTreeMap<JobId, Duration>,
+    rules: TurnRules,
     /// MPS serves jobs side by side, and only promises that it does not keep need turns.
     is_beside_mps: bool,
     number_of_first: u32,
@@ -90,10 +105,14 @@ impl CardTurns {
     pub(super) fn new(
         epoch: u64,
         n_cards: usize,
-        exclusive: &ExclusiveSlices,
+        time: &TimeSharing,
     ) -> Result<CardTurns, ArbiterError> {
-        let mut turns = Turns::new(TurnRules::default());
-        for card in (0..n_cards).filter(|card| exclusive.has(*card)) {
+        let rules = TurnRules {
+            shortest: time.shortest_slice.time(),
+            ..TurnRules::default()
+        };
+        let mut turns = Turns::new(rules);
+        for card in (0..n_cards).filter(|card| time.exclusive_slices.has(*card)) {
             turns.set_overlap(card, Overlap::Never);
         }
         let apart = epoch.wrapping_mul(EPOCHS_APART) & u64::from(u32::MAX);
@@ -102,6 +121,8 @@ impl CardTurns {
             watched: BTreeMap::new(),
             placed: BTreeMap::new(),
             shared: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            rules,
             is_beside_mps: false,
             number_of_first: u32::try_from(apart).unwrap_or(0),
             is_due: false,
@@ -112,10 +133,20 @@ impl CardTurns {
         })
     }
 
-    /// A job has its cards, or other limits there.
-    pub(super) fn place(&mut self, job: JobId, class: Class, parts: &[Holding]) {
+    /// A job has its cards, or other limits there. `slice`: length of its turns, if it asked for
+    /// one of its own; it is no shorter than the site permits.
+    pub(super) fn place(
+        &mut self,
+        job: JobId,
+        class: Class,
+        slice: Option<Duration>,
+        parts: &[Holding],
+    ) {
         self.watched.entry(job).or_insert_with(Watched::new);
         self.placed.insert(job, (class, parts.to_vec()));
+        if let Some(slice) = slice {
+            self.slices.insert(job, slice.max(self.rules.shortest));
+        }
         self.share_out();
     }
 
@@ -147,7 +178,12 @@ impl CardTurns {
                 // Its turns are numbered from the first again.
                 self.number_of_first = self.number_of_first.wrapping_add(EPOCHS_APART as u32);
             }
-            self.tell(TurnEvent::Placed { job, class, shares });
+            self.tell(TurnEvent::Placed {
+                job,
+                class,
+                shares,
+                slice: self.slices.get(&job).copied(),
+            });
         }
     }
 
@@ -156,6 +192,7 @@ impl CardTurns {
         if self.watched.remove(&job).is_some() {
             self.placed.remove(&job);
             self.shared.remove(&job);
+            self.slices.remove(&job);
             self.tell(TurnEvent::Left(job));
             self.share_out();
         }
@@ -239,6 +276,12 @@ impl CardTurns {
         watched.is_some_and(|watched| !watched.is_free())
     }
 
+    /// For how long a job's gate has been closed now.
+    pub(super) fn closed_for(&self, job: JobId) -> Duration {
+        let watched = self.watched.get(&job);
+        watched.map_or(Duration::ZERO, |watched| watched.closed_for(monotonic()))
+    }
+
     /// Whether turns of a card may overlap, in a word for people.
     pub(super) fn slices(&self, card: usize) -> &'static str {
         match self.turns.overlap(card) {
@@ -249,17 +292,22 @@ impl CardTurns {
 
     /// The time that use and waiting are of.
     pub(super) fn window(&self) -> Duration {
-        TurnRules::default().window
+        self.rules.window
     }
 
     /// Something has happened to a job.
     pub(super) fn tell(&mut self, event: TurnEvent) {
+        if let TurnEvent::Overused { job, .. } = event
+            && let Some(watched) = self.watched.get_mut(&job)
+        {
+            watched.hold();
+        }
         self.events.push(event);
         self.is_due = true;
     }
 
-    /// Runs a round if one is due and may run now. Otherwise returns the time until it may:
-    /// nothing needs to wake the arbiter meanwhile.
+    /// Runs a round if one is due and may run now. Otherwise returns the time until it may: no news
+    /// of jobs needs to wake the arbiter meanwhile.
     pub(super) fn advance(&mut self, jobs: &mut Jobs) -> Duration {
         if !self.is_due {
             return Duration::ZERO;
@@ -289,6 +337,9 @@ impl CardTurns {
         let mut gates = Vec::new();
         for _ in 0..STEPS_MAX {
             self.look(now, jobs);
+            for event in &self.events {
+                trace!(?event, "EV");
+            }
             self.events.push(TurnEvent::Tick);
             let events = self.events.drain(..);
             self.turns.apply_all(now, events, &mut gates);
@@ -307,7 +358,7 @@ impl CardTurns {
     fn look(&mut self, now: Duration, jobs: &mut Jobs) {
         let at_all = now >= self.look_at;
         if at_all {
-            self.look_at = TurnRules::default().common_moment(now + LOOKS_EVERY);
+            self.look_at = self.rules.common_moment(now + LOOKS_EVERY);
         }
         for (job, watched) in &mut self.watched {
             if watched.is_free() || !(at_all || watched.may_have_news(now)) {
@@ -317,10 +368,12 @@ impl CardTurns {
             // Without pages there is no process either.
             let said = ledger.map(|ledger| watched.read(now, ledger.page()));
             let said = said.unwrap_or_default();
-            if watched.hear(now, *job, said, &mut self.events)
-                && let Some(pages) = jobs.pages_mut(*job)
-            {
-                pages.set_gate(watched.word());
+            let needs_word = watched.hear(now, *job, said, &mut self.events);
+            if let Some(pages) = jobs.pages_mut(*job) {
+                pages.set_queue(watched.queue_us());
+                if needs_word {
+                    pages.set_gate(watched.word());
+                }
             }
         }
     }
@@ -334,10 +387,13 @@ impl CardTurns {
             _ => watched.number(),
         };
         watched.set(now, set.gate, number);
+        watched.set_queue(set.queue);
         if let Some(pages) = jobs.pages_mut(set.job) {
+            // First, so that who sees the gate sees its bound.
+            pages.set_queue(watched.queue_us());
             pages.set_gate(watched.word());
         }
-        trace!(job = %set.job, gate = ?set.gate, "gate set");
+        trace!(job = %set.job, gate = ?set.gate, queue = ?set.queue, "gate set");
     }
 }
 
@@ -351,28 +407,31 @@ impl Arbiter {
     /// Runs a round of turns, if one is due.
     ///
     /// If many jobs contend, each wake-up costs more than its purpose is worth. So news
-    /// between two rounds waits in its sockets, for 5 ms at most.
-    pub(super) fn take_turns(&mut self) {
+    /// between two rounds waits in its sockets, for 5 ms at most. A process that begins does not
+    /// wait: it is rare, and all of its own news comes after the answer.
+    pub(super) fn take_turns(&mut self) -> Result<(), ArbiterError> {
         let too_early = self.turns.advance(&mut self.jobs);
         if !too_early.is_zero() {
-            std::thread::sleep(too_early);
+            for key in self.sources.wait_for_callers(too_early)? {
+                self.serve(key);
+            }
         }
+        Ok(())
     }
 
     /// A job has its cards, or other limits there: its turns follow.
     pub(super) fn enter_turns(&mut self, job: JobId, parts: &[Holding]) {
-        let Some(class) = self.machine.job(job).map(|view| view.ask.class) else {
+        let Some(view) = self.machine.job(job) else {
             return;
         };
+        let (class, slice) = (view.ask.class, view.ask.slice);
         if let Some(pages) = self.jobs.pages_mut(job) {
-            pages.set_gate_terms(match class {
-                Class::Guaranteed => GateTerms::GUARANTEED,
-                Class::Opportunistic => {
-                    GateTerms::opportunistic(self.opportunistic_duty.get().into())
-                }
+            pages.set_without_arbiter(match class {
+                Class::Guaranteed => ALWAYS,
+                Class::Opportunistic => self.opportunistic_duty.get().into(),
             });
         }
-        self.turns.place(job, class, parts);
+        self.turns.place(job, class, slice, parts);
     }
 
     /// Checks the progress of guaranteed jobs beside opportunistic ones.
@@ -419,37 +478,4 @@ fn clock(id: ClockId) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_two_lives_are_apart_and_none_is_zero() {
-        let of = |epoch: u64| {
-            let exclusive = ExclusiveSlices::default();
-            CardTurns::new(epoch, 1, &exclusive)
-                .unwrap()
-                .number_of_first
-        };
-        for epoch in 1..1000 {
-            let (now, next) = (of(epoch), of(epoch + 1));
-            let apart = number_of(now, 0).abs_diff(number_of(next, 0));
-            assert!(apart > 1 << 24, "{epoch}: {apart}");
-        }
-        for turn in [0, 1, (1 << 30) - 2, (1 << 30) - 1, u32::MAX] {
-            for first in [0, 5, u32::MAX] {
-                let number = number_of(first, turn);
-                assert!((1..1 << 30).contains(&number), "{first}, {turn}: {number}");
-            }
-        }
-    }
-
-    #[test]
-    fn rounds_take_no_more_than_a_part_of_the_time() {
-        let mut pace = Pace::default();
-        for (took_us, apart_us) in [(1, 500), (12, 768), (50, 3200), (9000, 5000)] {
-            pace.note(Duration::from_secs(7), Duration::from_micros(took_us));
-            let apart = pace.next - Duration::from_secs(7);
-            assert_eq!(apart, Duration::from_micros(apart_us), "{took_us}");
-        }
-    }
-}
+mod tests;

@@ -85,12 +85,16 @@ pub(super) fn publish(
     }
 }
 
-/// Makes a folder that only this user can change, or finds that it is one.
+/// Makes a folder that only this user can change, or finds that it is one. All users may look into
+/// root's: what root starts may become another user's before it loads a library. What others start
+/// can only become root's or another user's as a setuid program, which obeys no variable.
 ///
 /// # Errors
 /// It cannot be made, or belongs to another user, who could put another library in place of
 /// ours.
 pub(super) fn own(folder: &Path) -> Result<(), String> {
+    let is_root = rustix::process::geteuid().is_root();
+    let above = folder.parent().filter(|above| is_root && !above.exists());
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -104,6 +108,12 @@ pub(super) fn own(folder: &Path) -> Result<(), String> {
     } else if about.mode() & 0o022 != 0 {
         "other users can write there"
     } else {
+        if is_root {
+            let mode = |mode| fs::Permissions::from_mode(mode);
+            // Where it cannot be changed, it is as it is. Nobody else could put another in its place.
+            let _read_only = fs::set_permissions(folder, mode((about.mode() & 0o7777) | 0o055));
+            let _as_it_is = above.map(|above| fs::set_permissions(above, mode(0o711)));
+        }
         return Ok(());
     };
     Err(wrong.to_owned())
@@ -249,8 +259,14 @@ mod tests {
         let folder = base.path().join("a/b");
         own(&folder).unwrap();
         own(&folder).unwrap();
-        let mode = folder.metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
+        let mode = |folder: &Path| folder.metadata().unwrap().permissions().mode() & 0o777;
+        let is_root = rustix::process::geteuid().is_root();
+        let modes = if is_root {
+            [0o711, 0o755]
+        } else {
+            [0o700, 0o700]
+        };
+        assert_eq!([mode(&base.path().join("a")), mode(&folder)], modes);
         let open = fs::Permissions::from_mode(0o777);
         fs::set_permissions(&folder, open).unwrap();
         assert_eq!(own(&folder).unwrap_err(), "other users can write there");

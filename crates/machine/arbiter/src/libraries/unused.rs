@@ -163,7 +163,7 @@ fn is_denied(read: &io::Result<Vec<u8>>) -> bool {
 }
 
 /// Returns true unless the process is another user's, which cannot load from our folders, or one
-/// of our own programs.
+/// of our own programs. From root's folders others can load, and root may look at all of them.
 fn may_be_a_job_s(process: &Path) -> bool {
     let status = fs::read_to_string(process.join("status")).unwrap_or_default();
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));

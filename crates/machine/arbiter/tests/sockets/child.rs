@@ -7,8 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{
@@ -182,6 +184,7 @@ impl Guest {
                 }
                 "reserve" => self.reserve(number(1), number(2).into()),
                 "release" => self.release(number(1), number(2).into()),
+                "read" => self.read_driver(number(1)),
                 "pin" => self.pin(number(1).into()),
                 "unpin" => self.unpin(number(1).into()),
                 "close" => {
@@ -334,6 +337,25 @@ impl Guest {
             "released"
         } else {
             "not released"
+        });
+    }
+
+    /// Has the arbiter read the driver, and waits until it has.
+    fn read_driver(&mut self, device: u32) {
+        let (_, ledger) = self.map();
+        let device = DeviceIndex::new(device).unwrap();
+        let slot = ledger.slot(self.welcome.unwrap().slot);
+        let number = slot.ask_reading(device);
+        self.send(&ProcessMessage::Knock.encode(), &[]);
+        let began = Instant::now();
+        while slot.awaited_reading(device).is_some() && began.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_micros(100));
+        }
+        let finished = slot.finished_reading(device).load(Ordering::Acquire);
+        say(if finished == number {
+            "read"
+        } else {
+            "not read"
         });
     }
 

@@ -26,6 +26,7 @@ pub(crate) fn container(name: &str, dir: &Path, cards: Vec<ContainerCard>) -> Co
         cards,
         pinned_limit: None,
         compute: ComputeRange::ANY,
+        slice: None,
         class: Class::Guaranteed,
         mode: Mode::Strict,
         mps: false,

@@ -46,6 +46,32 @@ fn where_everybody_is_served_each_users_processes_have_a_socket_of_their_own() {
     assert_eq!(process.tell("again"), slot);
 }
 
+/// Where root alone is served, nobody else reaches the socket of its processes.
+#[test]
+fn a_process_of_roots_job_that_is_another_users_now_has_a_socket_of_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: it takes root");
+        return;
+    }
+    let mut world = World::new(&[1024]);
+    let (_line, placed) = world.placed("100MiB", 1);
+    let dir = Path::new(&placed.dir);
+    let mode = |name: &str| fs::symlink_metadata(dir.join(name)).unwrap().mode() & 0o777;
+    assert_eq!(mode("."), 0o711);
+    assert_eq!(
+        ["admin.sock", "tenant.sock", "others.sock"].map(mode),
+        [0o600, 0o600, 0o666]
+    );
+    let mut process = Process::start(&dir.join("others.sock"));
+    let slot = process.tell("hello");
+    assert!(slot.ends_with(&format!("tenant {}", placed.id)), "{slot}");
+    world.end();
+    assert!(!dir.join("others.sock").exists());
+    // A cluster's node has no jobs of users.
+    let world = World::with(&[1024], |options| options.local_jobs = false);
+    assert!(!world.folder.path().join("others.sock").exists());
+}
+
 #[test]
 fn with_a_users_last_job_the_socket_goes() {
     let mut world = World::with(&[1024], |options| options.shared = true);

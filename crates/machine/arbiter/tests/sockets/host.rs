@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
@@ -37,8 +38,12 @@ fn place(test: &str) -> Option<(tempfile::TempDir, HostPlace)> {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(base.path(), open).unwrap();
     let name = format!("sublet-test-{test}-{}", std::process::id());
-    let folder = base.path().join("sublet");
-    Some((base, HostPlace { name, folder }))
+    let place = HostPlace {
+        name,
+        folder: Some(base.path().join("sublet")),
+        cards: base.path().to_owned(),
+    };
+    Some((base, place))
 }
 
 #[test]
@@ -49,15 +54,19 @@ fn who_takes_the_name_first_does_not_keep_root_out() {
     let _squatter = squat(&place.name);
     let mut world = World::with(&[1024], |options| options.host = Some(place.clone()));
     world.placed("100MiB", 1);
-    let files = || std::fs::read_dir(&place.folder).unwrap().count();
+    let files = || std::fs::read_dir(folder(&place)).unwrap().count();
     assert_eq!(files(), 2, "its lock and its record");
     world.end();
     assert_eq!(files(), 0);
 }
 
+fn folder(place: &HostPlace) -> &Path {
+    place.folder.as_deref().unwrap()
+}
+
 /// The file that an arbiter of root's leaves in a place.
-fn record(place: &HostPlace) -> std::path::PathBuf {
-    place.folder.join(format!("{}.json", place.name))
+fn record(place: &HostPlace) -> PathBuf {
+    folder(place).join(format!("{}.json", place.name))
 }
 
 #[test]
@@ -66,13 +75,13 @@ fn a_user_s_arbiter_promises_nothing_once_root_s_is_there() {
         return;
     };
     // One that cannot have the lock is as a user's: the place is another's at first.
-    std::fs::create_dir(&place.folder).unwrap();
-    std::os::unix::fs::chown(&place.folder, Some(NOBODY), None).unwrap();
+    std::fs::create_dir(folder(&place)).unwrap();
+    std::os::unix::fs::chown(folder(&place), Some(NOBODY), None).unwrap();
     let users = World::with(&[1024], |options| options.host = Some(place.clone()));
     let (_line, placed) = users.placed("1GiB", 1);
     let (mut waits, _) = users.submit("100MiB", 1, true);
     let (mut later, _) = users.submit("100MiB", 1, true);
-    std::os::unix::fs::chown(&place.folder, Some(0), None).unwrap();
+    std::os::unix::fs::chown(folder(&place), Some(0), None).unwrap();
     let roots = World::with(&[1024], |options| options.host = Some(place.clone()));
     assert!(record(&place).exists());
     for line in [&mut waits, &mut later] {

@@ -239,7 +239,8 @@ fn a_file_that_lingers_stops_nobody_at_the_hosts_name() {
     let folder = tempfile::tempdir().unwrap();
     let place = HostPlace {
         name: name.clone(),
-        folder: folder.path().to_owned(),
+        folder: Some(folder.path().to_owned()),
+        cards: "/nowhere".into(),
     };
     let world = World::with(&[1024], |options| options.host = Some(place));
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();

@@ -156,6 +156,7 @@ fn what_was_changed_comes_back_as_it_was_changed() {
         pinned_memory: Some("64MiB".to_owned()),
         compute: Some("30%".to_owned()),
         class: Class::Guaranteed,
+        slice: Some("3ms".to_owned()),
         cards: Some(vec!["1".to_owned(), "2".to_owned()]),
         priority: -3,
         ..ask("1MiB", 2, true)

@@ -89,6 +89,37 @@ fn what_a_first_context_takes_is_known_before_the_next_regular_reading() {
 }
 
 #[test]
+fn what_a_process_waits_for_is_charged_at_the_first_reading_and_soon() {
+    let world = World::new(&[4096, 4096]);
+    let (_line, placed) = world.placed("1GiB", 2);
+    let mut one = Process::start(&world.socket());
+    let mut other = Process::start(&world.socket());
+    one.tell("hello");
+    other.tell("hello");
+    one.tell("reserve 0 100");
+    let mut best = Duration::MAX;
+    for round in 1..=20 {
+        let loaded = 20 * round;
+        world.cards.set(0, &[(one.pid(), 100 + loaded)]);
+        let began = Instant::now();
+        assert_eq!(one.tell("read 0"), "read");
+        best = best.min(began.elapsed());
+        let row = world.job(placed.id).unwrap().per_gpu[0].clone();
+        assert_eq!((row.overhead_mib, row.used_mib), (loaded, 100 + loaded));
+    }
+    // The regular readings are 200 ms apart.
+    assert!(best < Duration::from_millis(100), "{best:?}");
+    assert!(other.tell("reserve 0 525").starts_with("not reserved"));
+    // What it unloads is given back, and another process of the job can have it.
+    world.cards.set(0, &[(one.pid(), 100)]);
+    assert_eq!(one.tell("read 0"), "read");
+    assert_eq!(other.tell("reserve 0 924"), "reserved");
+    // A card that cannot be read keeps nobody waiting.
+    world.cards.fail(1);
+    assert_eq!(one.tell("read 1"), "read");
+}
+
+#[test]
 fn by_policy_it_is_ended() {
     let world = World::with(&[1024], |options| options.evict = true);
     let mut stranger = Process::start(&world.socket());
@@ -116,7 +147,7 @@ fn what_no_slot_accounts_for_is_charged_to_its_job_alone() {
     assert_eq!(row.used_mib, 400);
     assert!(one.tell("reserve 0 625").starts_with("not reserved"));
     assert_eq!(one.tell("reserve 0 624"), "reserved");
-    assert_eq!(world.snapshot().gpus[0].context_mib, 0);
+    assert_eq!(world.snapshot().gpus[0].context_mib, None);
     // More than the limit by contexts alone: over, and nothing new.
     world.cards.set(0, &[(one.pid(), 1200)]);
     until(

@@ -270,7 +270,7 @@ fn one_that_is_alone_is_never_asked_to_stop() {
     jobs.world.handle.remove_container(jobs.ids[1]).unwrap();
     drop(idle);
     until(|| one.tell("gate"), |gate| gate == "Free");
-    assert_eq!(one.tell("rules"), "1000 Some(10000)");
+    assert_eq!(one.tell("rules"), "1000 Some(250000)");
 }
 
 #[test]

@@ -241,6 +241,7 @@ pub(crate) fn ask(memory: &str, gpus: u32, wait: bool) -> Submit {
         pinned_memory: None,
         compute: None,
         class: Class::Guaranteed,
+        slice: None,
         gpus,
         cards: None,
         wait,

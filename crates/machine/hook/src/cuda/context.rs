@@ -6,7 +6,7 @@
 //! context. When a context goes, the driver frees the memory that was allocated in it, and so do
 //! we. With the last context of a card, all memory that was allocated in any of its contexts is
 //! freed, since a green context lends its name to memory of the primary context. Limits that a
-//! program raises are charged in [`limits`]; modules, streams and links are found by the arbiter.
+//! program raises are charged in [`limits`]; streams are found by the arbiter.
 
 mod book;
 mod limits;
@@ -18,6 +18,7 @@ pub use self::book::Contexts;
 pub use self::limits::set as set_limit;
 use super::c::*;
 use super::owned::Owned;
+use super::queue::QueuesOnHold;
 use super::tenant::{ContextCharge, OverLimit, Place, Tenant, giving, is_absent, refusal};
 use super::work::NotedWork;
 use super::{address, locked, physical, real, row};
@@ -27,6 +28,7 @@ use crate::real::Like;
 
 /// Forgets a context that is gone: its allocations, and all on its card if it was the last there.
 fn gone(tenant: &Tenant, device: CUdevice, context: CUcontext) {
+    tenant.accounts.note_context_ended();
     let mut contexts = locked(&tenant.accounts.contexts);
     let was_last = contexts.end(tenant, device);
     let extras = contexts.limits.forget(context);
@@ -70,20 +72,32 @@ fn forget_memory(tenant: &Tenant, is_gone: impl Fn(Budget, CUcontext) -> bool) {
     }
 }
 
-/// A context of the program's may end now: meanwhile nobody asks the driver about work in it.
-fn ending(
-    tenant: &Tenant,
-    context: CUcontext,
-) -> Option<(book::Made, MutexGuard<'static, NotedWork>)> {
-    let running = tenant.accounts.work.hold();
-    let made = locked(&tenant.accounts.contexts).made.remove(&context)?;
-    Some((made, running))
+/// Meanwhile a context may end, and nobody asks the driver about work in it.
+struct MayEnd {
+    running: MutexGuard<'static, NotedWork>,
+    _queues: QueuesOnHold<'static>,
 }
 
-/// It has ended, with all that ran in it.
-fn ended(tenant: &Tenant, mut running: MutexGuard<'_, NotedWork>, context: CUcontext) {
-    running.context_ended(context);
-    tenant.accounts.queues.context_ended(context);
+impl MayEnd {
+    fn begin(tenant: &Tenant) -> Self {
+        Self {
+            running: tenant.accounts.work.hold(),
+            _queues: tenant.accounts.queues.ending(),
+        }
+    }
+
+    /// It has ended, with all that ran in it.
+    fn ended(&mut self, tenant: &Tenant, context: CUcontext) {
+        self.running.context_ended(context);
+        tenant.accounts.queues.context_ended(context);
+    }
+}
+
+/// A context of the program's may end now.
+fn ending(tenant: &Tenant, context: CUcontext) -> Option<(book::Made, MayEnd)> {
+    let may_end = MayEnd::begin(tenant);
+    let made = locked(&tenant.accounts.contexts).made.remove(&context)?;
+    Some((made, may_end))
 }
 
 /// A call that makes a context or retains one.
@@ -249,10 +263,11 @@ pub unsafe extern "C" fn detach<R: Like<row::cuCtxDetach>>(context: CUcontext) -
         |tenant| ending(tenant, context),
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, (mut made, running), detached| {
+        |tenant, (mut made, mut may_end), detached| {
             made.usage -= usize::from(detached);
             if made.usage == 0 {
-                ended(tenant, running, context);
+                may_end.ended(tenant, context);
+                drop(may_end);
                 gone(tenant, made.device, context);
             } else {
                 locked(&tenant.accounts.contexts).made.insert(context, made);
@@ -270,9 +285,10 @@ pub unsafe extern "C" fn destroy<R: Like<row::cuCtxDestroy>>(context: CUcontext)
         |tenant| ending(tenant, context),
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, (made, running), is_gone| {
+        |tenant, (made, mut may_end), is_gone| {
             if is_gone {
-                ended(tenant, running, context);
+                may_end.ended(tenant, context);
+                drop(may_end);
                 gone(tenant, made.device, context);
             } else {
                 locked(&tenant.accounts.contexts).made.insert(context, made);
@@ -290,17 +306,17 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
 ) -> CUresult {
     giving(
         |tenant| {
-            let running = tenant.accounts.work.hold();
+            let may_end = MayEnd::begin(tenant);
             let device = locked(&tenant.accounts.contexts).green.remove(&context)?;
             let mut current = CUcontext::default();
             // By this name threads had it as their current one.
             // SAFETY: a green context that lives, and the handle that is written.
             let _ = unsafe { real::cuCtxFromGreenCtx(&raw mut current, context) };
-            Some((device, current, running))
+            Some((device, current, may_end))
         },
         // SAFETY: the program's own argument.
         || unsafe { R::call((context,)) },
-        |tenant, (device, current, mut running), is_gone| {
+        |tenant, (device, current, mut may_end), is_gone| {
             let mut contexts = locked(&tenant.accounts.contexts);
             if !is_gone {
                 contexts.green.insert(context, device);
@@ -308,9 +324,9 @@ pub unsafe extern "C" fn destroy_green<R: Like<row::cuGreenCtxDestroy>>(
             }
             let context_of_device = contexts.released(device);
             drop(contexts);
-            running.green_ended(context);
-            running.context_ended(current);
-            primary_ended(tenant, running, device, context_of_device);
+            may_end.running.green_ended(context);
+            may_end.ended(tenant, current);
+            primary_ended(tenant, may_end, device, context_of_device);
         },
     )
 }
@@ -340,13 +356,13 @@ pub unsafe extern "C" fn release<R: Like<row::cuDevicePrimaryCtxRelease>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |tenant| Some(tenant.accounts.work.hold()),
+        |tenant| Some(MayEnd::begin(tenant)),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
-        |tenant, running, released| {
+        |tenant, may_end, released| {
             if released {
                 let ended = locked(&tenant.accounts.contexts).released(device);
-                primary_ended(tenant, running, device, ended);
+                primary_ended(tenant, may_end, device, ended);
             }
         },
     )
@@ -360,13 +376,13 @@ pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
     device: CUdevice,
 ) -> CUresult {
     giving(
-        |tenant| Some(tenant.accounts.work.hold()),
+        |tenant| Some(MayEnd::begin(tenant)),
         // SAFETY: the program's own argument.
         || unsafe { R::call((device,)) },
-        |tenant, running, was_reset| {
+        |tenant, may_end, was_reset| {
             if was_reset {
                 let ended = locked(&tenant.accounts.contexts).was_reset(device);
-                primary_ended(tenant, running, device, ended);
+                primary_ended(tenant, may_end, device, ended);
             }
         },
     )
@@ -374,14 +390,15 @@ pub unsafe extern "C" fn reset<R: Like<row::cuDevicePrimaryCtxReset>>(
 
 fn primary_ended(
     tenant: &Tenant,
-    running: MutexGuard<'_, NotedWork>,
+    mut may_end: MayEnd,
     device: CUdevice,
     context: Option<CUcontext>,
 ) {
     let Some(context) = context else {
         return;
     };
-    ended(tenant, running, context);
+    may_end.ended(tenant, context);
+    drop(may_end);
     gone(tenant, device, context);
     if let Place::Listed(index) = tenant.place(device) {
         tenant.look_again(index);

@@ -1,70 +1,46 @@
 //! Launches, copies and fills, on their way through the gate.
 //!
-//! Each has a hook with its own type, made from its prototype. While the gate is free that is two
-//! writes and two reads of memory that no other thread writes, and no lock, no system call and no
-//! allocation. Otherwise the way leads through [`admit`], out of line.
+//! Each has a hook with its own type, made from its prototype. While the gate is free that is three
+//! writes and as many reads of memory that no other thread writes, and no lock, no system call and
+//! no allocation. Otherwise, and for one of many launches ([`queue`]), the way leads through
+//! [`admit`], out of line. What is left of the cost of `cuLaunchKernel` is mostly its eleven
+//! arguments: five lie on the stack, and must lie there once more for the driver.
 
 use super::c::*;
+use super::queue::{self, Room};
 use super::real::REAL;
-use super::stream::{is_capturing, meant};
-use super::tenant::Tenant;
-use super::{queue, row};
+use super::row;
+use super::stream::{is_capturing, is_driver_started, meant};
 use crate::gate;
 use crate::gate::threads::Launcher;
-use crate::guard::catch_panic;
 use crate::link::{Link, LinkState};
 use crate::process;
 use crate::real::Row;
 use sublet_abi::GateState;
 
-/// Result of a launch's admission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admitted {
-    /// Nobody wants to know, or it is no work of the card.
-    Unnoted,
-    /// Its streams are noted.
-    Noted,
-    /// Others want the card: it counts for how much is queued.
-    Counted,
-}
-
-impl Admitted {
-    /// True if somebody wants to know that the card has work.
-    #[must_use]
-    pub fn is_noted(self) -> bool {
-        self != Admitted::Unnoted
-    }
-}
-
-/// Lets a launch in when the gate is open, and notes on which streams it works. The thread is
-/// inside.
+/// Lets a launch in when the gate is open, and notes on which streams it works. True if somebody
+/// wants to know that the card has work. The thread is inside.
 #[cold]
 #[inline(never)]
-pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> Admitted {
+pub fn admit(launcher: &Launcher, streams: &[CUstream]) -> bool {
     // It belongs to a launch that was let in.
     if launcher.is_nested() {
-        return Admitted::Unnoted;
+        return false;
     }
     // A child of a fork begins anew here.
     let process = process::current();
     let Some(link) = process.known_state().and_then(LinkState::link) else {
-        return Admitted::Unnoted;
+        return false;
     };
     loop {
         match gate::word().state() {
-            GateState::Free => return Admitted::Unnoted,
+            GateState::Free => return false,
             // What is recorded does not run, and who would end the recording must not wait.
-            GateState::Closed if are_capturing(streams) => return Admitted::Unnoted,
+            GateState::Closed if are_capturing(streams) => return false,
             GateState::Closed => process.accounts.waiting.wait(link, launcher),
-            state => {
-                // The keeper may close the gate before it is noted; then this launch is seen to
-                // be inside, and goes.
-                return match (note(link, launcher, streams), state) {
-                    (false, _) => Admitted::Unnoted,
-                    (true, GateState::Contended) => Admitted::Counted,
-                    (true, _) => Admitted::Noted,
-                };
-            }
+            // The keeper may close the gate before it is noted; then this launch is seen to be
+            // inside, and goes.
+            GateState::Open | GateState::Contended => return note(link, launcher, streams),
         }
     }
 }
@@ -82,35 +58,32 @@ fn are_capturing(streams: &[CUstream]) -> bool {
     !streams.is_empty() && streams.iter().all(|&stream| is_capturing(stream))
 }
 
-/// The way of a launch while the gate is not free.
+/// The way of a launch while the gate is not free, of one that is to be marked, and of a thread's
+/// first one, which has not entered yet.
 ///
 /// # Safety
 /// As the driver documents for the row.
 #[cold]
 #[inline(never)]
 unsafe fn held<R: Row<Result = CUresult>>(
-    launcher: &Launcher,
+    entered: Option<&'static Launcher>,
     streams: &[CUstream],
     arguments: R::Arguments,
 ) -> CUresult {
-    let admitted = admit(launcher, streams);
+    let launcher = entered.unwrap_or_else(gate::enter_first);
+    let room = queue::enter(launcher, streams, false);
+    admit(launcher, streams);
     // SAFETY: the program's own arguments.
     let result = unsafe { R::call(arguments) };
-    launched(launcher, streams, admitted);
+    launched(launcher, room);
     result
 }
 
 /// The driver has it. The thread is inside no more.
-pub fn launched(launcher: &Launcher, streams: &[CUstream], admitted: Admitted) {
+pub fn launched(launcher: &Launcher, room: Option<Room>) {
     launcher.leave();
-    if admitted == Admitted::Counted
-        && let Some(&stream) = streams.first()
-    {
-        let _ = catch_panic(|| {
-            if let Some(tenant) = Tenant::current() {
-                queue::count(&tenant.accounts.queues, tenant.link, launcher, stream);
-            }
-        });
+    if let Some(room) = room {
+        queue::launched(launcher, room);
     }
 }
 
@@ -128,7 +101,7 @@ unsafe fn of_config(config: *const CUlaunchConfig) -> CUstream {
 /// # Safety
 /// Null, or as many as stated.
 unsafe fn of_list(list: *const CUDA_LAUNCH_PARAMS_v1, count: u32) -> Vec<CUstream> {
-    if list.is_null() {
+    if list.is_null() || !is_driver_started() {
         return Vec::new();
     }
     // SAFETY: as the caller says.
@@ -172,16 +145,20 @@ macro_rules! gated_hooks {
                 /// # Safety
                 /// As the driver documents.
                 pub(super) unsafe extern "C" fn $symbol($($name: $type),*) -> $result {
-                    let launcher = gate::enter();
-                    if gate::is_free() {
+                    let entered = gate::enter();
+                    if let Some(launcher) = entered
+                        && gate::is_free()
+                        && let Some(function) = <row::$symbol as Row>::known()
+                        && launcher.counts_down()
+                    {
                         // SAFETY: the program's own arguments.
-                        let result = unsafe { <row::$symbol as Row>::call(($($name,)*)) };
+                        let result = unsafe { function($($name),*) };
                         launcher.leave();
                         return result;
                     }
                     let streams = streams_of!(row::$symbol, $($streams)*);
                     // SAFETY: the program's own arguments.
-                    unsafe { held::<row::$symbol>(launcher, &streams, ($($name,)*)) }
+                    unsafe { held::<row::$symbol>(entered, &streams, ($($name,)*)) }
                 }
             )*
         }

@@ -9,7 +9,7 @@
 //! Modules point in one direction, which a test of `xtask` holds. From the table down:
 //! - [`table`] lists the function behind each name.
 //! - Hooks take memory: [`linear`], [`pinned`], [`pool`], [`physical`], [`array`], [`graph`],
-//!   [`external`]; [`context`] is the cost of a context. [`shared`] is memory between processes,
+//!   [`external`]; [`context`] is the cost of a context, [`module`] that of code. [`shared`] is memory between processes,
 //!   [`info`] answers, [`start`] is `cuInit`, [`lookup`] `cuGetProcAddress`, [`sync`] the points
 //!   when pools may have become smaller, [`stream_life`] streams that come and go. [`launch`] is
 //!   the gate, `gated` the list of functions that pass it, [`queue`] the bound of the work behind
@@ -42,6 +42,7 @@ pub mod info;
 pub mod launch;
 pub mod linear;
 pub mod lookup;
+pub mod module;
 pub mod owned;
 pub mod physical;
 pub mod pinned;
@@ -63,6 +64,8 @@ pub mod work;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sublet_abi::GateState;
 
 pub use self::lookup::Export;
 use crate::gate;
@@ -100,9 +103,15 @@ pub fn register(exports: &'static [Export; row::COUNT]) {
 extern "C" fn decide(index: usize) -> *const c_void {
     let otherwise = real::not_supported as *const c_void;
     settle(&TARGETS, index, otherwise, || {
+        let (kind, is_hooking) = (table::kind(index), link::is_hooking());
+        match kind {
+            // It says hello to the arbiter first, and then looks for the driver.
+            table::Kind::Hook(hook) if is_hooking && index == row::cuInit => return hook,
+            _ => {}
+        }
         let real = REAL.address(index);
-        match table::kind(index) {
-            _ if !link::is_hooking() => real,
+        match kind {
+            _ if !is_hooking => real,
             table::Kind::Forward => real,
             table::Kind::Gate(hook) | table::Kind::Hook(hook) => hook,
         }
@@ -116,6 +125,8 @@ pub struct CudaAccounts {
     pub pointers: Pointers<owned::Owned>,
     /// Pieces that small allocations share.
     pub heaps: small::Heaps,
+    /// Code that is being loaded.
+    pub modules: module::Modules,
     /// Contexts.
     pub contexts: Mutex<context::Contexts>,
     /// Pools, by handle.
@@ -157,10 +168,30 @@ impl CudaAccounts {
         self.work.note_all(link, &contexts);
     }
 
+    /// Looks whether all work has ended ([`work::WorkBook::look`]). While a thread waits for room
+    /// in a queue and the gate is open, more comes at once.
+    pub fn look_for_end(&self, link: &Link, looker: work::Looker) -> bool {
+        if self.queues.are_awaited() && gate::word().state() != GateState::Closed {
+            self.work.count_time(link);
+            return false;
+        }
+        self.work.look(link, looker)
+    }
+
+    /// Notes that a context is gone, with the code in it.
+    pub fn note_context_ended(&self) {
+        self.modules.note_freed();
+    }
+
     /// Returns the accounts to ask for unused memory, in this order: a deferred free may let a
     /// pool shrink.
-    fn caches(&self) -> [&dyn tenant::CachesMemory; 3] {
-        [&self.deferred_frees, &self.graphs, &self.pools]
+    fn caches(&self) -> [&dyn tenant::CachesMemory; 4] {
+        [
+            &self.deferred_frees,
+            &self.graphs,
+            &self.pools,
+            &self.modules,
+        ]
     }
 }
 

@@ -77,7 +77,7 @@ real_functions! {
     cuEventSynchronize cuGetProcAddress
     cuGraphChildGraphNodeGetGraph cuGraphExecDestroy cuGraphGetNodes cuGraphMemAllocNodeGetParams
     cuGraphNodeGetType cuGraphUpload cuMemFreeAsync cuMemFree_v2 cuMemGetAddressRange_v2
-    cuMemGetInfo_v2 cuMemPoolGetAttribute cuMemPoolTrimTo cuMipmappedArrayCreate
+    cuFuncIsLoaded cuMemGetInfo_v2 cuModuleGetLoadingMode cuMemPoolGetAttribute cuMemPoolTrimTo cuMipmappedArrayCreate
     cuMipmappedArrayDestroy cuMipmappedArrayGetMemoryRequirements cuStreamGetCtx cuStreamGetDevice
     cuStreamIsCapturing cuStreamQuery cuThreadExchangeStreamCaptureMode
 }

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::ffi::{OsStr, OsString, c_uint};
 
 use super::c::*;
+use super::real::REAL;
 use super::{locked, row};
 use crate::guard::{Inside, catch_panic};
 use crate::link::{Link, LinkState};
@@ -34,6 +35,10 @@ pub struct Start {
 pub unsafe extern "C" fn init<R: Like<row::cuInit>>(flags: c_uint) -> CUresult {
     // SAFETY: the program's own argument.
     let real = || unsafe { R::call((flags,)) };
+    // The arbiter answers while the driver is loaded. Not inside: what a driver's constructor calls
+    // is no less the program's than what it calls in `cuInit`.
+    let _ = catch_panic(|| process::current().greet());
+    let _ = REAL.address(R::INDEX);
     let Some(inside) = Inside::enter() else {
         return real();
     };

@@ -76,6 +76,13 @@ fn capture_status(stream: CUstream) -> (CUresult, CUstreamCaptureStatus) {
     (result, status)
 }
 
+/// False before the program has started the driver. Then the driver refuses whatever it is given,
+/// and does not look at it.
+#[must_use]
+pub fn is_driver_started() -> bool {
+    capture_status(CU_STREAM_LEGACY).0 != CUDA_ERROR_NOT_INITIALIZED
+}
+
 /// Another context is current, until this is dropped. Null: the one that is.
 #[derive(Debug)]
 pub struct InContext(bool);

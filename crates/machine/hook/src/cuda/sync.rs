@@ -33,7 +33,7 @@ fn look() {
     let _ = catch_panic(|| {
         if let Some(tenant) = Tenant::current() {
             progress::found(tenant.link, &tenant.accounts.steps, Step::Wait);
-            tenant.accounts.work.look(tenant.link, Looker::Program);
+            tenant.accounts.look_for_end(tenant.link, Looker::Program);
         }
     });
 }

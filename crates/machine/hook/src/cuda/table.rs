@@ -4,13 +4,13 @@
 //! line of its own, because each is another function of the driver; a test names the forgotten
 //! ones. A function without a line leads straight to the driver.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_char, c_uint, c_void};
 
 use super::c::*;
 use super::real::REAL;
 use super::{
-    array, context, external, graph, info, launch, linear, lookup, physical, pinned, pool, row,
-    shared, start, stream_life, sync,
+    array, context, external, graph, info, launch, linear, lookup, module, physical, pinned, pool,
+    row, shared, start, stream_life, sync,
 };
 use crate::real::{Row, implement_row};
 
@@ -179,6 +179,29 @@ hooks! {
     cuDevicePrimaryCtxReset_v2 => context::reset;
     cuGreenCtxCreate => context::create_green;
     cuGreenCtxDestroy => context::destroy_green;
+
+    cuModuleLoad => module::load::<c_char>;
+    cuModuleLoadData => module::load::<c_void>;
+    cuModuleLoadDataEx => module::load_with_options;
+    cuModuleLoadFatBinary => module::load::<c_void>;
+    cuModuleUnload => module::unload::<CUmodule>;
+    cuLibraryLoadData => module::load_library::<c_void>;
+    cuLibraryLoadFromFile => module::load_library::<c_char>;
+    cuLibraryUnload => module::unload::<CUlibrary>;
+    cuFuncLoad => module::load_function;
+    cuKernelGetFunction => module::get::<(CUfunction, CUkernel)>;
+    cuLibraryEnumerateKernels => module::list::<(CUkernel, CUlibrary)>;
+    cuLibraryGetGlobal => module::get_variable::<(CUdeviceptr, usize, CUlibrary)>;
+    cuLibraryGetKernel => module::get_named::<(CUkernel, CUlibrary)>;
+    cuLibraryGetManaged => module::get_variable::<(CUdeviceptr, usize, CUlibrary)>;
+    cuLibraryGetModule => module::get::<(CUmodule, CUlibrary)>;
+    cuLibraryGetUnifiedFunction => module::get_named::<(*mut c_void, CUlibrary)>;
+    cuModuleEnumerateFunctions => module::list::<(CUfunction, CUmodule)>;
+    cuModuleGetFunction => module::get_named::<(CUfunction, CUmodule)>;
+    cuModuleGetGlobal => module::get_variable::<(CUdeviceptr_v1, c_uint, CUmodule)>;
+    cuModuleGetGlobal_v2 => module::get_variable::<(CUdeviceptr, usize, CUmodule)>;
+    cuModuleGetSurfRef => module::get_named::<(CUsurfref, CUmodule)>;
+    cuModuleGetTexRef => module::get_named::<(CUtexref, CUmodule)>;
 
     cuMemGetInfo => info::get::<c_uint>;
     cuMemGetInfo_v2 => info::get::<usize>;

@@ -240,6 +240,13 @@ impl WorkBook {
         true
     }
 
+    /// Counts the time at work, and does not look: more is to come.
+    pub fn count_time(&self, link: &Link) {
+        if let Ok(mut running) = self.running.try_lock() {
+            running.count_time(link);
+        }
+    }
+
     /// Nobody wants to know any more.
     pub fn forget_notes(&self, link: &Link) {
         let mut running = self.hold();

@@ -16,6 +16,8 @@ pub struct Launcher {
     /// Only the thread itself uses these. Atomic, because others can reach them.
     last_noted: [AtomicU64; 3],
     n_left: AtomicU32,
+    n_chunk: AtomicU32,
+    marked_in: AtomicU32,
     is_taken: AtomicBool,
     /// The one that was made before it.
     next: AtomicPtr<Launcher>,
@@ -27,6 +29,8 @@ impl Launcher {
             inside: AtomicU32::new(0),
             last_noted: [const { AtomicU64::new(0) }; 3],
             n_left: AtomicU32::new(0),
+            n_chunk: AtomicU32::new(0),
+            marked_in: AtomicU32::new(0),
             is_taken: AtomicBool::new(true),
             next: AtomicPtr::new(ptr::null_mut()),
         }
@@ -60,17 +64,37 @@ impl Launcher {
         ptr::from_ref(self).addr()
     }
 
-    /// Counts a launch. True if it was the last of those that it counts from.
+    /// Counts a launch down. False if there is nothing left to count from: then the launch is to be
+    /// marked. A record that goes to another thread goes on where it was.
+    #[inline(always)]
     #[must_use]
     pub fn counts_down(&self) -> bool {
-        let n_left = self.n_left.load(Ordering::Relaxed).saturating_sub(1);
-        self.n_left.store(n_left, Ordering::Relaxed);
-        n_left == 0
+        let n_left = self.n_left.load(Ordering::Relaxed);
+        if n_left == 0 {
+            return false;
+        }
+        self.n_left.store(n_left - 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Returns the number of launches that were counted down.
+    #[must_use]
+    pub fn n_counted(&self) -> u32 {
+        let n_left = self.n_left.load(Ordering::Relaxed);
+        self.n_chunk.load(Ordering::Relaxed).saturating_sub(n_left)
     }
 
     /// Counts down from so many launches.
     pub fn count_from(&self, n_launches: u32) {
         self.n_left.store(n_launches, Ordering::Relaxed);
+        self.n_chunk.store(n_launches, Ordering::Relaxed);
+    }
+
+    /// Remembers that it made a mark in this piece of time. True if it is the first one.
+    pub fn is_first_mark_in(&self, piece: u32) -> bool {
+        let before = self.marked_in.load(Ordering::Relaxed);
+        self.marked_in.store(piece, Ordering::Relaxed);
+        before != piece
     }
 
     /// Remembers its last report, so that it need not repeat it. True if the report is new.
@@ -152,15 +176,16 @@ fn set_own(own: *const Launcher) {
     }
 }
 
-/// The calling thread's record.
+/// The calling thread's record; `None` before its first launch.
 #[inline(always)]
+pub(super) fn known() -> Option<&'static Launcher> {
+    // SAFETY: null, or a record; they are never freed.
+    unsafe { own_or_null().as_ref() }
+}
+
+/// The calling thread's record.
 pub(super) fn own() -> &'static Launcher {
-    let own = own_or_null();
-    if own.is_null() {
-        return begin();
-    }
-    // SAFETY: records are never freed.
-    unsafe { &*own }
+    known().unwrap_or_else(begin)
 }
 
 fn all() -> impl Iterator<Item = &'static Launcher> {
@@ -194,6 +219,7 @@ pub fn stand_aside() {
 pub(super) fn forget_all() {
     for launcher in all() {
         launcher.inside.store(0, Ordering::Relaxed);
+        launcher.count_from(0);
     }
 }
 
@@ -300,6 +326,17 @@ mod tests {
         let one = Launcher::new();
         assert!(one.is_news([1, 2, 3]) && !one.is_news([1, 2, 3]));
         assert!(one.is_news([1, 2, 4]) && one.is_news([1, 2, 3]));
+    }
+
+    #[test]
+    fn the_first_launch_is_marked_and_then_one_of_so_many() {
+        let one = Launcher::new();
+        assert!(!one.counts_down());
+        one.count_from(2);
+        assert!(one.counts_down() && one.n_counted() == 1);
+        assert!(one.counts_down() && !one.counts_down() && !one.counts_down());
+        assert_eq!(one.n_counted(), 2);
+        assert!(one.is_first_mark_in(5) && !one.is_first_mark_in(5) && one.is_first_mark_in(6));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Records which processes of a job hold memory that another process of the job has made.
+//! Records which processes of a job hold memory that another process of the job has made, and which
+//! one loads code.
 //!
 //! The process that makes memory pays for it, however many processes use it. When that process
 //! frees the memory, it must know whether the others have freed it too. The driver does not say,
@@ -15,6 +16,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
+
+use sublet_abi::DeviceIndex;
 
 use super::socket::Watched;
 use crate::bytelock;
@@ -118,12 +121,32 @@ impl Marks {
         }
     }
 
+    /// Takes the turn of a device, which one process of the job has at a time. False if another
+    /// process has it. The kernel gives it back when the process ends.
+    #[must_use]
+    pub fn take_turn(&self, device: DeviceIndex) -> bool {
+        let fd = self.file.get();
+        fd.is_none_or(|fd| bytelock::take_alone(fd, turn_byte(device)))
+    }
+
+    /// Gives it back.
+    pub fn give_turn(&self, device: DeviceIndex) {
+        if let Some(fd) = self.file.get() {
+            bytelock::give(fd, turn_byte(device));
+        }
+    }
+
     /// True if another process of the job holds the memory.
     #[must_use]
     pub fn is_held_by_another(&self, key: Key) -> bool {
         let fd = self.file.get();
         fd.is_some_and(|fd| bytelock::found(fd, key.0, key.0).is_some())
     }
+}
+
+/// Byte of a device's turn: behind those of all keys.
+fn turn_byte(device: DeviceIndex) -> i64 {
+    bytelock::LAST - i64::from(device.get())
 }
 
 #[cfg(test)]
@@ -149,6 +172,20 @@ mod tests {
         other.set(two);
         drop(other);
         assert!(!owner.is_held_by_another(two), "the process is gone");
+    }
+
+    #[test]
+    fn one_process_at_a_time_has_the_turn_of_a_device() {
+        let ledger = tempfile::tempfile().expect("a file");
+        let one = Marks::on(ledger.as_fd()).expect("marks");
+        let other = Marks::on(ledger.as_fd()).expect("marks");
+        let device = |place| DeviceIndex::new(place).expect("a place");
+        assert!(one.take_turn(device(0)));
+        assert!(!other.take_turn(device(0)) && other.take_turn(device(1)));
+        one.give_turn(device(0));
+        assert!(other.take_turn(device(0)));
+        drop(other);
+        assert!(one.take_turn(device(0)) && one.take_turn(device(1)));
     }
 
     #[test]

@@ -62,6 +62,12 @@ impl fmt::Display for Why {
 
 impl std::error::Error for Why {}
 
+/// A hello that the arbiter has not answered yet.
+#[derive(Debug)]
+pub struct Greeting {
+    socket: Socket,
+}
+
 /// Says hello and takes the answer; no step takes longer than `patience`. A process that comes back
 /// to a new arbiter reports its memory, and shows its ledger.
 ///
@@ -72,6 +78,18 @@ pub fn meet(
     patience: Duration,
     held: Option<(SlotClaim, BorrowedFd<'_>)>,
 ) -> Result<Met, Why> {
+    greet(path, patience, held)?.answer()
+}
+
+/// Says hello.
+///
+/// # Errors
+/// [`Why`].
+pub fn greet(
+    path: &Path,
+    patience: Duration,
+    held: Option<(SlotClaim, BorrowedFd<'_>)>,
+) -> Result<Greeting, Why> {
     let socket = system("connect", connect(path, patience))?;
     let (held, fd) = held.unzip();
     let hello = Hello {
@@ -82,32 +100,43 @@ pub fn meet(
     let hello = ProcessMessage::Hello(hello).encode();
     let fd = fd.map(|fd| fd.as_raw_fd());
     system("say hello", socket.send(&hello, fd))?;
-    let received = system("wait for the answer", socket.receive())?;
-    if received.bytes.is_empty() {
-        return Err(Why::Nonsense("it closed the connection".into()));
-    }
-    let reply =
-        ArbiterMessage::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
-    let welcome = match reply {
-        ArbiterMessage::Welcome(welcome) => welcome,
-        ArbiterMessage::Refused(refused) => {
-            return Err(Why::Refused {
-                code: refused.code,
-                text: refused.text.as_str().into(),
-            });
+    Ok(Greeting { socket })
+}
+
+impl Greeting {
+    /// Takes the answer.
+    ///
+    /// # Errors
+    /// [`Why`].
+    pub fn answer(self) -> Result<Met, Why> {
+        let received = system("wait for the answer", self.socket.receive())?;
+        if received.bytes.is_empty() {
+            return Err(Why::Nonsense("it closed the connection".into()));
         }
-    };
-    let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> = received.descriptors.try_into();
-    let Ok([control, ledger]) = descriptors else {
-        return Err(Why::Nonsense("a welcome without its two pages".into()));
-    };
-    let control = system("map the control page", pages::control(control.as_fd()))?;
-    Ok(Met {
-        socket,
-        welcome,
-        control,
-        ledger,
-    })
+        let reply =
+            ArbiterMessage::parse(&received.bytes).map_err(|why| Why::Nonsense(why.to_string()))?;
+        let welcome = match reply {
+            ArbiterMessage::Welcome(welcome) => welcome,
+            ArbiterMessage::Refused(refused) => {
+                return Err(Why::Refused {
+                    code: refused.code,
+                    text: refused.text.as_str().into(),
+                });
+            }
+        };
+        let descriptors: Result<[OwnedFd; WELCOME_DESCRIPTORS], _> =
+            received.descriptors.try_into();
+        let Ok([control, ledger]) = descriptors else {
+            return Err(Why::Nonsense("a welcome without its two pages".into()));
+        };
+        let control = system("map the control page", pages::control(control.as_fd()))?;
+        Ok(Met {
+            socket: self.socket,
+            welcome,
+            control,
+            ledger,
+        })
+    }
 }
 
 /// The socket for processes of a job that have become another user's, beside the one of its user.

@@ -8,16 +8,19 @@
 //! - [`socket`]: the connection, and the descriptors that come through it.
 //! - [`pages`]: maps the descriptors as memory, after it has checked their seals.
 //! - [`meeting`]: hello and the answer to it; both libraries use it.
+//! - [`reading`]: asks the arbiter to read the driver, and waits.
 //! - [`watch`]: the thread. Beside it runs the [gate keeper](crate::keeper).
 //! - [`marks`]: which process holds memory that another made.
 
 pub mod marks;
 pub mod meeting;
 pub mod pages;
+mod reading;
 pub mod socket;
 mod watch;
 
 use std::fmt;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -31,7 +34,7 @@ use sublet_abi::{
 
 use crate::gate::futex;
 use crate::settings::{self, SettingsSource, Unclear};
-use meeting::Why;
+use meeting::{Greeting, Why, greet};
 use socket::Socket;
 pub(crate) use watch::without_signals;
 
@@ -295,25 +298,66 @@ pub fn is_hooking() -> bool {
     HOOKING.load(Ordering::Relaxed) == YES
 }
 
-/// Meets the arbiter that the process is told of.
-#[must_use]
-pub fn connect() -> LinkState {
-    let told = settings::told();
-    match (told, told.directory()) {
-        (SettingsSource::Unclear(why), _) => LinkState::Forbidden(NoSlot::Unclear(why)),
-        (_, None) => LinkState::Off,
-        (_, Some(folder)) => connect_to(&folder.join(SOCKET), told.mode()),
+/// The first contact with the arbiter: the hello, and later the answer.
+///
+/// `cuInit` loads the driver in between, which takes about as long as the answer. It holds no lock
+/// meanwhile: to load a library takes the loader's lock, and a thread that has this one may wait
+/// here, because the library that it loads uses the driver. That thread then takes the answer.
+#[derive(Debug, Default)]
+pub struct FirstContact(Mutex<Contact>);
+
+#[derive(Debug, Default)]
+enum Contact {
+    /// Nothing was said yet.
+    #[default]
+    Ahead,
+    /// The socket, and the hello that was said there, or the reason why it could not be said.
+    Said(PathBuf, Result<Greeting, Why>),
+    /// The answer was taken, or there is no arbiter.
+    Past,
+}
+
+impl FirstContact {
+    /// Says hello to the arbiter that the process is told of, if nobody has.
+    pub fn begin(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*state, Contact::Ahead) {
+            return;
+        }
+        let folder = settings::told().directory();
+        *state = folder.map_or(Contact::Past, |folder| Contact::at(&folder.join(SOCKET)));
+    }
+
+    /// Takes the answer, after a hello if none was said. To be called once.
+    #[must_use]
+    pub fn end(&self) -> LinkState {
+        self.begin();
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = mem::replace(&mut *state, Contact::Past);
+        drop(state);
+        let told = settings::told();
+        match told {
+            SettingsSource::Unclear(why) => LinkState::Forbidden(NoSlot::Unclear(why)),
+            _ => said.answer(told.mode()),
+        }
     }
 }
 
-/// Meets the arbiter behind a socket; `mode` decides what happens if that fails.
-#[must_use]
-pub fn connect_to(socket: &Path, mode: Mode) -> LinkState {
-    let no_slot = |why| NoSlot::From(socket.to_path_buf(), why);
-    match watch::first_contact(socket) {
-        Ok(link) => LinkState::Managed(link),
-        Err(why) if mode == Mode::Strict => LinkState::Forbidden(no_slot(why)),
-        Err(why) => LinkState::Unmanaged(no_slot(why)),
+impl Contact {
+    fn at(socket: &Path) -> Self {
+        Contact::Said(socket.into(), greet(socket, PATIENCE, None))
+    }
+
+    /// Relation to the arbiter by its answer; `mode` decides what happens if there is no slot.
+    fn answer(self, mode: Mode) -> LinkState {
+        let Contact::Said(socket, said) = self else {
+            return LinkState::Off;
+        };
+        match said.and_then(|said| watch::first_contact(&socket, said)) {
+            Ok(link) => LinkState::Managed(link),
+            Err(why) if mode == Mode::Strict => LinkState::Forbidden(NoSlot::From(socket, why)),
+            Err(why) => LinkState::Unmanaged(NoSlot::From(socket, why)),
+        }
     }
 }
 
@@ -342,8 +386,8 @@ mod tests {
 
     #[test]
     fn without_a_socket_the_mode_decides_and_the_reason_names_the_place() {
-        let socket = Path::new("/nowhere/tenant.sock");
-        let LinkState::Unmanaged(why) = connect_to(socket, Mode::Compat) else {
+        let met = |mode| Contact::at(Path::new("/nowhere/tenant.sock")).answer(mode);
+        let LinkState::Unmanaged(why) = met(Mode::Compat) else {
             panic!("in compat mode the program runs without a slot");
         };
         assert_eq!(
@@ -351,7 +395,7 @@ mod tests {
             "no slot from the arbiter at /nowhere/tenant.sock: \
              cannot connect: No such file or directory (os error 2)"
         );
-        let strict = connect_to(socket, Mode::Strict);
+        let strict = met(Mode::Strict);
         assert!(matches!(strict, LinkState::Forbidden(_)));
         assert!(strict.link().is_none());
     }

@@ -8,13 +8,13 @@ use crate::memory::START;
 use crate::support::arbiter::{FakeArbiter, grant};
 use crate::support::{DEADLINE, Program, eventually, gated_rows, tenant};
 
-const LAUNCH: &str = "cuLaunchKernel 1 1 1 1 1 1 1 1 s 1 1";
+pub(crate) const LAUNCH: &str = "cuLaunchKernel 1 1 1 1 1 1 1 1 s 1 1";
 
 /// So long it is watched that something does not happen.
 const A_WHILE: Duration = Duration::from_millis(60);
 
 /// A program with a context and a stream `s`, and an arbiter whose heart beats.
-fn begun() -> (FakeArbiter, Program) {
+pub(crate) fn begun() -> (FakeArbiter, Program) {
     let mut arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
     arbiter.keep_beating();
     let mut program = Program::start(&mut tenant(&arbiter));
@@ -46,7 +46,7 @@ fn is_answered(arbiter: &FakeArbiter, word: GateWord) -> bool {
 }
 
 /// Closes the gate, and sees that the process has nothing that runs.
-fn closed(arbiter: &FakeArbiter) -> GateWord {
+pub(crate) fn closed(arbiter: &FakeArbiter) -> GateWord {
     let word = arbiter.set_gate(GateState::Closed);
     eventually("an answer", || is_answered(arbiter, word));
     assert!(!arbiter.report(1).is_at_work());
@@ -326,42 +326,6 @@ fn a_successors_gate_counts() {
     eventually("it is back", || arbiter.hellos().len() == 1);
     closed(&arbiter);
     eventually("it knocks", || arbiter.n_knocks() > 0);
-}
-
-#[test]
-fn while_others_want_the_card_no_more_is_queued_than_the_arbiter_allows() {
-    let (arbiter, mut program) = begun();
-    let launches = |times: u32| format!("repeat {times} {LAUNCH}");
-    arbiter.set_gate_rules(1000, 10_000);
-    // Free and open gates hold nobody.
-    for state in [GateState::Free, GateState::Open] {
-        arbiter.set_gate(state);
-        program.call(&launches(1000));
-        assert!(
-            program
-                .call("fake_deepest")
-                .parse::<u32>()
-                .expect("a number")
-                >= 1000
-        );
-    }
-    closed(&arbiter);
-    arbiter.set_gate(GateState::Contended);
-    for (each_us, deepest) in [(1000, 10), (100, 100), (40_000, 2)] {
-        program.call(&format!("fake_each {each_us}"));
-        program.call(&launches(2000));
-        program.call("fake_deepest");
-        program.call(&launches(2000));
-        assert_eq!(
-            program.call("fake_deepest"),
-            deepest.to_string(),
-            "{each_us} us"
-        );
-    }
-    // What is recorded is not queued, and no mark is put in it.
-    program.play(None, "cuStreamBeginCapture_v2 s 0");
-    program.call(&launches(2000));
-    assert_eq!(program.call("fake_disturbed"), "0");
 }
 
 #[test]

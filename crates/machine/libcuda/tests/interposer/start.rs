@@ -1,12 +1,13 @@
 //! `cuInit`: a library that the driver loads there, and what the driver is told of MPS.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
 use sublet_script::cc_text;
 
 use crate::support::arbiter::{FakeArbiter, grant};
-use crate::support::{Program, command, file, tenant};
+use crate::support::{Program, command, eventually, file, tenant};
 
 /// Takes all memory that it gets, while the driver waits for it.
 const INJECTED: &str = "
@@ -54,6 +55,25 @@ fn a_library_that_the_driver_loads_is_charged_for_what_it_takes() {
     program.play(None, "cuInit 0\ncuDevicePrimaryCtxRetain &ctx 0");
     let used = program.call("fake_used 0");
     assert_eq!(used.parse::<u64>().ok(), Some((1024 + 100) << 20));
+}
+
+/// The arbiter finds its answer while the driver is loaded.
+#[test]
+fn the_arbiter_hears_of_a_process_before_its_driver_is_loaded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A file that takes until somebody writes to it.
+    let driver = folder.path().join("libcuda.so.580");
+    let made = Command::new("mkfifo").arg(&driver).status();
+    assert!(made.is_ok_and(|made| made.success()), "no mkfifo");
+    let arbiter = FakeArbiter::start(&grant(&[(0, 64 << 20)]));
+    let mut run = tenant(&arbiter);
+    let mut program = Program::start(run.env("SUBLET_DRIVER_CUDA", &driver));
+    program.send("cuInit 0");
+    eventually("a hello", || arbiter.hellos().len() == 1);
+    let writer = File::options().write(true).open(&driver);
+    drop(writer.expect("the program reads it"));
+    assert_ne!(program.read(), "0", "an empty file is no driver");
+    assert_eq!(arbiter.hellos().len(), 1);
 }
 
 /// The terms of MPS that the driver found in `cuInit`, and the program after it.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::allocator::{Allocator, Block};
 use crate::arguments::Common;
+use crate::chance::Chance;
 use crate::driver::Context;
 use crate::path::Path;
 use crate::report::Failure;
@@ -90,7 +91,7 @@ fn one_thread(
             give_one(&mut allocator, &mut held, &mut chance)?;
             continue;
         }
-        match allocator.allocate(chance.size()) {
+        match allocator.allocate(size(&mut chance)) {
             Ok(block) => held.push(block),
             Err(failure) if failure.is_out_of_memory() => {
                 churned.refusals += 1;
@@ -119,48 +120,28 @@ fn give_one(
     allocator.free(&block)
 }
 
-/// Random numbers that are the same in every run: SplitMix64, by Sebastiano Vigna.
-struct Chance(u64);
-
-impl Chance {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    /// From one byte to [`SIZE_MAX`], each power of two equally often. Sometimes it is exactly a
-    /// power of two, or one byte more or less, where drivers change to another method.
-    fn size(&mut self) -> usize {
-        let power = 1_u64 << self.below(u64::from(SIZE_MAX.ilog2()) + 1);
-        let size = match self.below(8) {
-            0 => power,
-            1 => power + 1,
-            2 => power - 1,
-            _ => power + self.below(power),
-        };
-        size.clamp(1, SIZE_MAX) as usize
-    }
+/// A size from one byte to [`SIZE_MAX`], each power of two equally often. Sometimes it is exactly a
+/// power of two, or one byte more or less, where drivers change to another method.
+fn size(chance: &mut Chance) -> usize {
+    let power = 1_u64 << chance.below(u64::from(SIZE_MAX.ilog2()) + 1);
+    let size = match chance.below(8) {
+        0 => power,
+        1 => power + 1,
+        2 => power - 1,
+        _ => power + chance.below(power),
+    };
+    size.clamp(1, SIZE_MAX) as usize
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Chance, SIZE_MAX};
+    use super::{Chance, SIZE_MAX, size};
 
     #[test]
     fn sizes_are_of_every_magnitude_and_the_same_for_a_seed() {
         let sizes = |seed| -> Vec<usize> {
             let mut chance = Chance::new(seed);
-            (0..2000).map(|_| chance.size()).collect()
+            (0..2000).map(|_| size(&mut chance)).collect()
         };
         let some = sizes(7);
         assert!(

@@ -1,27 +1,31 @@
 //! Bursts of kernels of a known length, for a given time. It counts how many of them ended within
 //! a time window that several processes have in common.
 //!
-//! Two bursts are in the stream at a time, so that the card never waits for this program unless it
-//! is told to pause. The share of the window that its kernels filled shows how programs share a
-//! card.
+//! Each thread has a stream of its own with two bursts in it at a time, so that the card never
+//! waits for this program unless it is told to pause. Told never to wait, it launches as many as a
+//! driver takes. Events say when a burst ended, so counts are right even if this program looks late. The
+//! share of the window that its kernels filled shows how programs share a card.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use sublet_driver_api::cuda::{
-    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-};
 
 use crate::arguments::{Common, seconds};
 use crate::driver::{Context, Driver};
-use crate::nvml::Utilisation;
+use crate::limiter::{Limiter, LimiterArguments, with_refills};
 use crate::report::{Failure, Report};
 use crate::stream::{Event, Executable, Kernels, Launch, Stream};
-use crate::token_bucket::{REFILL_MS, TokenBucket, WAIT_MS};
+use crate::window::{Window, WindowArguments, now};
+
+/// Bursts in a stream of a program that waits for the card, and of one that never does: NVIDIA's
+/// driver takes about as many launches before it lets a launch wait.
+const QUEUED: usize = 2;
+const QUEUED_MOST: usize = 1024;
+
+/// Time between two looks of a thread whose stream takes no more.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Arguments of `steady`.
 #[derive(Debug, Args)]
@@ -37,24 +41,25 @@ pub(crate) struct Arguments {
     /// Way to launch a burst
     #[arg(long, value_enum, default_value = "eager")]
     launch: Way,
-    /// Time without work after each burst
+    /// Threads, each with a stream of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Launch each burst from a thread of its own
+    #[arg(long)]
+    fresh_threads: bool,
+    /// Never wait for the card: queue as many bursts as a driver takes, 1024
+    #[arg(long, conflicts_with = "pause")]
+    never_wait: bool,
+    /// Wait for each burst, and then so many seconds without work
     #[arg(long, default_value = "0", value_parser = seconds)]
     pause: Duration,
-    /// Start of the window, on CLOCK_MONOTONIC; by default now
-    #[arg(long, value_name = "NANOSECONDS")]
-    from: Option<u64>,
-    /// Seconds of the window; work begins at once and ends with it
-    #[arg(long, default_value = "10", value_parser = seconds)]
-    seconds: Duration,
-    /// Limit the program to so many percent of the card as HAMi-core does, by NVML's file
-    #[arg(long, requires = "nvml", value_parser = clap::value_parser!(u32).range(1..=100))]
-    token_bucket: Option<u32>,
-    /// The driver's NVML library
-    #[arg(long)]
-    nvml: Option<String>,
-    /// Thread blocks that a kernel counts as in the bucket
-    #[arg(long, default_value_t = 16_384)]
-    blocks: u32,
+    /// Spend the pause at work on the CPU
+    #[arg(long, requires = "pause")]
+    spin: bool,
+    #[command(flatten)]
+    window: WindowArguments,
+    #[command(flatten)]
+    limiter: LimiterArguments,
 }
 
 /// Way to launch a burst.
@@ -69,80 +74,193 @@ enum Way {
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Failure> {
     let driver = Driver::start(&arguments.common, report)?;
     let context = driver.context(arguments.common.device)?;
-    let stream = Stream::new(&context)?;
     let kernels = Kernels::load(&context)?;
-    let mut burst = Burst::new(arguments, &context, &kernels)?;
-    let limiter = Limiter::new(arguments, &context)?;
-    let begin = match arguments.from {
-        Some(at) => Duration::from_nanos(at),
-        None => now(),
+    let limiter = arguments.limiter.limiter(&context)?;
+    let origin = Origin::new(&context)?;
+    let steady = Steady {
+        arguments,
+        context: &context,
+        kernels: &kernels,
+        limiter: limiter.as_ref(),
+        origin: &origin,
+        window: arguments.window.window(),
     };
-    let end = begin + arguments.seconds;
-    let is_over = AtomicBool::new(false);
-    let per_tenth = thread::scope(|scope| {
-        if let Some(limiter) = &limiter {
-            scope.spawn(|| limiter.refill_until(&is_over));
-        }
-        let window = (begin, end);
-        let per_tenth = run_until(arguments, &mut burst, &stream, limiter.as_ref(), window);
-        is_over.store(true, Ordering::Release);
-        per_tenth
+    let counted = with_refills(limiter.as_ref(), || {
+        thread::scope(|scope| {
+            let threads = (0..arguments.threads).map(|_| scope.spawn(|| steady.run()));
+            let threads: Vec<_> = threads.collect();
+            let died = |_| Err(Failure::Wrong("a thread panicked".to_owned()));
+            let each = threads.into_iter();
+            each.map(|one| one.join().unwrap_or_else(died))
+                .collect::<Result<Vec<Counted>, Failure>>()
+        })
     })?;
-    let ended: u64 = per_tenth.iter().sum();
-    let filled = Duration::from_micros(arguments.microseconds * ended);
-    report.set("kernels", ended);
-    report.set("seconds", arguments.seconds.as_secs_f64());
-    let whole = arguments.seconds.as_secs_f64();
-    report.set("share", filled.as_secs_f64() / whole);
-    report.set("perTenth", per_tenth);
+    let mut all = Counted::new(steady.window);
+    counted.iter().for_each(|one| all.add(one));
+    all.describe(arguments, steady.window, report);
     Ok(())
 }
 
-/// Launches bursts until the window ends; returns the number of kernels that ended in each tenth of
-/// a second of the window.
-fn run_until(
-    arguments: &Arguments,
-    burst: &mut Burst<'_>,
-    stream: &Stream<'_>,
-    limiter: Option<&Limiter>,
-    (begin, end): (Duration, Duration),
-) -> Result<Vec<u64>, Failure> {
-    const TENTH: Duration = Duration::from_millis(100);
-    let mut per_tenth = vec![0; (end - begin).div_duration_f64(TENTH).ceil() as usize];
-    let mut running: VecDeque<Event<'_>> = VecDeque::new();
-    let mut idle = vec![Event::new(stream.context())?, Event::new(stream.context())?];
-    while now() < end {
-        let event = match idle.pop() {
-            Some(event) => event,
-            None => match running.pop_front() {
-                Some(oldest) => {
-                    oldest.synchronize()?;
-                    let tenth = now()
-                        .checked_sub(begin)
-                        .map(|at| at.div_duration_f64(TENTH));
-                    if let Some(count) = tenth.and_then(|at| per_tenth.get_mut(at as usize)) {
-                        *count += u64::from(arguments.kernels);
-                    }
-                    oldest
-                }
-                None => break, // there are two events, here or there
-            },
-        };
-        if !arguments.pause.is_zero() {
-            stream.synchronize()?;
-            thread::sleep(arguments.pause);
-        }
-        burst.go(stream, limiter)?;
-        event.record(stream)?;
-        running.push_back(event);
+/// A moment on the card whose time on CLOCK_MONOTONIC is known.
+struct Origin<'context> {
+    event: Event<'context>,
+    at: Duration,
+}
+
+impl<'context> Origin<'context> {
+    fn new(context: &'context Context<'context>) -> Result<Self, Failure> {
+        let stream = Stream::new(context)?;
+        let event = Event::new(context)?;
+        event.record(&stream)?;
+        event.synchronize()?;
+        Ok(Self { event, at: now() })
     }
-    stream.synchronize()?;
-    Ok(per_tenth)
+
+    /// The time of a later event that is over.
+    fn time_of(&self, event: &Event<'_>) -> Result<Duration, Failure> {
+        Ok(self.at + event.since(&self.event)?)
+    }
+}
+
+/// Bursts that ended.
+struct Counted {
+    per_tenth: Vec<u64>,
+    /// End of the last one.
+    last: Duration,
+}
+
+impl Counted {
+    fn new(window: Window) -> Self {
+        Self {
+            per_tenth: vec![0; window.n_tenths()],
+            last: Duration::ZERO,
+        }
+    }
+
+    fn ended(&mut self, window: Window, at: Duration) {
+        self.last = self.last.max(at);
+        if let Some(tenth) = window.tenth(at) {
+            self.per_tenth[tenth] += 1;
+        }
+    }
+
+    fn add(&mut self, other: &Counted) {
+        self.last = self.last.max(other.last);
+        for (sum, more) in self.per_tenth.iter_mut().zip(&other.per_tenth) {
+            *sum += more;
+        }
+    }
+
+    fn describe(self, arguments: &Arguments, window: Window, report: &mut Report) {
+        let (seconds, each) = (window.length().as_secs_f64(), u64::from(arguments.kernels));
+        let bursts: u64 = self.per_tenth.iter().sum();
+        let filled = Duration::from_micros(arguments.microseconds * bursts * each);
+        let beyond = self.last.saturating_sub(window.end);
+        let per_tenth = self.per_tenth.into_iter().map(|bursts| bursts * each);
+        report.set("microseconds", arguments.microseconds);
+        report.set("kernels", bursts * each);
+        report.set("bursts", bursts);
+        report.set("burstsPerSecond", bursts as f64 / seconds);
+        report.set("seconds", seconds);
+        report.set("share", filled.as_secs_f64() / seconds);
+        // Work that was still queued when the window ended.
+        report.set("secondsBeyond", beyond.as_secs_f64());
+        report.set("perTenth", per_tenth.collect::<Vec<u64>>());
+    }
+}
+
+/// Everything that the threads have in common.
+struct Steady<'a> {
+    arguments: &'a Arguments,
+    context: &'a Context<'a>,
+    kernels: &'a Kernels<'a>,
+    limiter: Option<&'a Limiter>,
+    origin: &'a Origin<'a>,
+    window: Window,
+}
+
+impl Steady<'_> {
+    /// Launches bursts from one thread until the window ends, and counts those that ended in it.
+    fn run(&self) -> Result<Counted, Failure> {
+        self.context.make_current()?;
+        let stream = Stream::new(self.context)?;
+        let mut burst = Burst::new(self.arguments, self.context, self.kernels)?;
+        let mut counted = Counted::new(self.window);
+        let mut running: VecDeque<Event<'_>> = VecDeque::new();
+        let mut idle: Vec<Event<'_>> = Vec::new();
+        while !self.window.is_over() {
+            if self.arguments.never_wait {
+                self.collect(&mut running, &mut idle, &mut counted)?;
+                if running.len() >= QUEUED_MOST {
+                    thread::sleep(LOOK);
+                    continue;
+                }
+            } else if running.len() >= QUEUED
+                && let Some(oldest) = running.pop_front()
+            {
+                // Even if it is over: a wait for each burst is a program's rhythm.
+                oldest.synchronize()?;
+                counted.ended(self.window, self.origin.time_of(&oldest)?);
+                idle.push(oldest);
+            }
+            if !self.arguments.pause.is_zero() {
+                stream.synchronize()?;
+                self.rest();
+            }
+            let event = idle.pop().map_or_else(|| Event::new(self.context), Ok)?;
+            self.launch(&mut burst, &stream)?;
+            event.record(&stream)?;
+            running.push_back(event);
+        }
+        stream.synchronize()?;
+        self.collect(&mut running, &mut idle, &mut counted)?;
+        Ok(counted)
+    }
+
+    /// Counts the bursts that have ended, and takes back their events.
+    fn collect<'context>(
+        &self,
+        running: &mut VecDeque<Event<'context>>,
+        idle: &mut Vec<Event<'context>>,
+        counted: &mut Counted,
+    ) -> Result<(), Failure> {
+        while let Some(oldest) = running.pop_front() {
+            if !oldest.is_over()? {
+                running.push_front(oldest);
+                break;
+            }
+            counted.ended(self.window, self.origin.time_of(&oldest)?);
+            idle.push(oldest);
+        }
+        Ok(())
+    }
+
+    fn rest(&self) {
+        let begin = Instant::now();
+        if !self.arguments.spin {
+            thread::sleep(self.arguments.pause);
+        }
+        while begin.elapsed() < self.arguments.pause {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn launch(&self, burst: &mut Burst<'_>, stream: &Stream<'_>) -> Result<(), Failure> {
+        if !self.arguments.fresh_threads {
+            return burst.go(stream, self.limiter);
+        }
+        let launch = || {
+            self.context.make_current()?;
+            burst.go(stream, self.limiter)
+        };
+        let ended = thread::scope(|scope| scope.spawn(launch).join());
+        ended.unwrap_or_else(|_| Err(Failure::Wrong("a thread panicked".to_owned())))
+    }
 }
 
 /// Kernels that are launched as one burst.
 enum Burst<'context> {
-    Eager(Vec<Launch>, u32),
+    Eager(Vec<Launch>),
     Graph(Executable<'context>),
 }
 
@@ -156,7 +274,7 @@ impl<'context> Burst<'context> {
         Ok(match arguments.launch {
             Way::Eager => {
                 let launches = (0..count).map(|_| kernels.spin(us));
-                Self::Eager(launches.collect(), arguments.blocks)
+                Self::Eager(launches.collect())
             }
             Way::Graph => Self::Graph(Executable::of_spins(context, kernels, count, us)?),
         })
@@ -165,67 +283,12 @@ impl<'context> Burst<'context> {
     fn go(&mut self, stream: &Stream<'_>, limiter: Option<&Limiter>) -> Result<(), Failure> {
         match self {
             Self::Graph(graph) => graph.launch(stream),
-            Self::Eager(launches, blocks) => launches.iter_mut().try_for_each(|launch| {
+            Self::Eager(launches) => launches.iter_mut().try_for_each(|launch| {
                 if let Some(limiter) = limiter {
-                    limiter.wait_for(*blocks);
+                    limiter.wait();
                 }
                 launch.go(stream)
             }),
         }
     }
-}
-
-/// The token bucket, and the source of the process's utilisation.
-struct Limiter {
-    bucket: Mutex<TokenBucket>,
-    utilisation: Mutex<Utilisation>,
-}
-
-impl Limiter {
-    fn new(arguments: &Arguments, context: &Context<'_>) -> Result<Option<Self>, Failure> {
-        let (Some(limit), Some(nvml)) = (arguments.token_bucket, &arguments.nvml) else {
-            return Ok(None);
-        };
-        let device = context.device();
-        let multiprocessors = device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let threads = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
-        let bucket = TokenBucket::new(limit.into(), multiprocessors.into(), threads.into());
-        Ok(Some(Self {
-            bucket: Mutex::new(bucket),
-            utilisation: Mutex::new(Utilisation::of_this_process(nvml)?),
-        }))
-    }
-
-    fn wait_for(&self, blocks: u32) {
-        while !locked(&self.bucket).take(blocks.into()) {
-            thread::sleep(Duration::from_millis(WAIT_MS));
-        }
-    }
-
-    fn refill_until(&self, is_over: &AtomicBool) {
-        while !is_over.load(Ordering::Acquire) {
-            let begin = Instant::now();
-            // While the driver has no sample, the process counts as idle, as in HAMi-core.
-            let busy = locked(&self.utilisation).percent().unwrap_or(0);
-            locked(&self.bucket).refill(busy.into());
-            thread::sleep(Duration::from_millis(REFILL_MS).saturating_sub(begin.elapsed()));
-        }
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Time of CLOCK_MONOTONIC, the same for all processes.
-fn now() -> Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes the struct it is given; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }

@@ -13,6 +13,7 @@ use clap::Args;
 
 use crate::allocator::{Allocator, Block};
 use crate::arguments::{Bytes, Common};
+use crate::chance::Chance;
 use crate::driver::{Context, Driver};
 use crate::path::Path;
 use crate::report::{Failure, Report};
@@ -106,9 +107,9 @@ fn race(
     context.make_current()?;
     let mut allocator = Allocator::new(context, arguments.path, &arguments.common)?;
     let mut held: VecDeque<Block> = VecDeque::new();
-    let mut chance = Chance(u64::from(number) + 1);
+    let mut chance = Chance::new(u64::from(number) + 1);
     for _ in 0..arguments.rounds {
-        match allocator.allocate(chance.size(arguments.size.0)) {
+        match allocator.allocate(size(&mut chance, arguments.size.0)) {
             Ok(block) => {
                 sums.took(block.bytes());
                 held.push_back(block);
@@ -141,33 +142,24 @@ fn give_oldest(
     allocator.free(&block)
 }
 
-/// Random numbers that are the same in every run: 64-bit linear congruential, by Knuth.
-struct Chance(u64);
-
-impl Chance {
-    /// A size between half of `most` and `most`.
-    fn size(&mut self, most: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let least = most.div_ceil(2).max(1);
-        least + (self.0 >> 33) as usize % (most.saturating_sub(least) + 1)
-    }
+/// A size between half of `most` and `most`.
+fn size(chance: &mut Chance, most: usize) -> usize {
+    let least = most.div_ceil(2).max(1);
+    least + chance.below((most.saturating_sub(least) + 1) as u64) as usize
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Chance, Sums};
+    use super::{Chance, Sums, size};
 
     #[test]
     fn sizes_stay_in_their_range_and_differ() {
-        let mut chance = Chance(1);
-        let sizes: Vec<usize> = (0..100).map(|_| chance.size(1000)).collect();
+        let mut chance = Chance::new(1);
+        let sizes: Vec<usize> = (0..100).map(|_| size(&mut chance, 1000)).collect();
         assert!(sizes.iter().all(|size| (500..=1000).contains(size)));
         assert!(sizes.iter().any(|size| *size != sizes[0]));
-        assert_eq!(chance.size(1), 1);
-        assert_eq!(chance.size(0), 1);
+        assert_eq!(size(&mut chance, 1), 1);
+        assert_eq!(size(&mut chance, 0), 1);
     }
 
     #[test]

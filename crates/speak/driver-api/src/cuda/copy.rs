@@ -1,11 +1,11 @@
-//! Structs that describe copies, and values that a stream waits for or writes.
+//! Structs that describe copies.
 
 use std::ffi::c_void;
 
 use super::memory::CUmemLocation_v1;
 use super::{
     CUarray, CUcontext, CUdeviceptr_v1, CUdeviceptr_v2, CUmemcpy3DOperandType,
-    CUmemcpySrcAccessOrder, CUmemorytype, CUstreamBatchMemOpType,
+    CUmemcpySrcAccessOrder, CUmemorytype,
 };
 use crate::as_in_c::structs;
 
@@ -127,7 +127,6 @@ structs! {
         Height: usize,
         Depth: usize,
     }
-    CUoffset3D_v1 { x: usize, y: usize, z: usize, }
     CUextent3D_v1 { width: usize, height: usize, depth: usize, }
     CUmemcpyAttributes_v1 {
         srcAccessOrder: CUmemcpySrcAccessOrder,
@@ -137,18 +136,8 @@ structs! {
     }
     CUmemcpy3DOperand_v1 {
         r#type: CUmemcpy3DOperandType,
-        /// A [`CUmemcpy3DOperand_ptr`] or a [`CUmemcpy3DOperand_array`].
+        /// A union of two records: a pointer with its lengths, or an array with an offset.
         op: [u64; 4],
-    }
-    CUmemcpy3DOperand_ptr = "CUmemcpy3DOperand_v1.op.ptr" {
-        ptr: CUdeviceptr_v2,
-        rowLength: usize,
-        layerHeight: usize,
-        locHint: CUmemLocation_v1,
-    }
-    CUmemcpy3DOperand_array = "CUmemcpy3DOperand_v1.op.array" {
-        array: CUarray,
-        offset: CUoffset3D_v1,
     }
     CUDA_MEMCPY3D_BATCH_OP_v1 {
         src: CUmemcpy3DOperand_v1,
@@ -156,21 +145,5 @@ structs! {
         extent: CUextent3D_v1,
         srcAccessOrder: CUmemcpySrcAccessOrder,
         flags: u32,
-    }
-    /// A union; its first four bytes are a `CUstreamBatchMemOpType`.
-    CUstreamBatchMemOpParams_v1 { pad: [u64; 6], }
-    CUstreamMemOpWaitValueParams = "CUstreamBatchMemOpParams_v1.waitValue" {
-        operation: CUstreamBatchMemOpType,
-        address: CUdeviceptr_v2,
-        value64: u64,
-        flags: u32,
-        alias: CUdeviceptr_v2,
-    }
-    CUstreamMemOpWriteValueParams = "CUstreamBatchMemOpParams_v1.writeValue" {
-        operation: CUstreamBatchMemOpType,
-        address: CUdeviceptr_v2,
-        value64: u64,
-        flags: u32,
-        alias: CUdeviceptr_v2,
     }
 }

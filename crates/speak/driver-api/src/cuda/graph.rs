@@ -5,12 +5,10 @@
 
 use std::ffi::c_void;
 
-use super::copy::{CUDA_MEMCPY3D_v2, CUstreamBatchMemOpParams_v1};
 use super::memory::{CUmemAccessDesc_v1, CUmemPoolProps_v1};
 use super::{
-    CUcontext, CUdeviceptr_v2, CUevent, CUfunction, CUgraph, CUgraphChildGraphNodeOwnership,
-    CUgraphConditionalHandle, CUgraphConditionalNodeType, CUgraphExecUpdateResult,
-    CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUhostFn, CUkernel, CUstream,
+    CUcontext, CUdeviceptr_v2, CUfunction, CUgraph, CUgraphChildGraphNodeOwnership,
+    CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUkernel, CUstream,
 };
 use crate::as_in_c::structs;
 
@@ -18,18 +16,6 @@ use crate::as_in_c::structs;
 pub type CUDA_MEM_ALLOC_NODE_PARAMS = CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 
 structs! {
-    CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: CUfunction,
-        gridDimX: u32,
-        gridDimY: u32,
-        gridDimZ: u32,
-        blockDimX: u32,
-        blockDimY: u32,
-        blockDimZ: u32,
-        sharedMemBytes: u32,
-        kernelParams: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    }
     CUDA_KERNEL_NODE_PARAMS_v2 {
         func: CUfunction,
         gridDimX: u32,
@@ -44,58 +30,7 @@ structs! {
         kern: CUkernel,
         ctx: CUcontext,
     }
-    CUDA_KERNEL_NODE_PARAMS_v3 {
-        func: CUfunction,
-        gridDimX: u32,
-        gridDimY: u32,
-        gridDimZ: u32,
-        blockDimX: u32,
-        blockDimY: u32,
-        blockDimZ: u32,
-        sharedMemBytes: u32,
-        kernelParams: *mut *mut c_void,
-        extra: *mut *mut c_void,
-        kern: CUkernel,
-        ctx: CUcontext,
-    }
-    CUDA_MEMSET_NODE_PARAMS_v1 {
-        dst: CUdeviceptr_v2,
-        pitch: usize,
-        value: u32,
-        elementSize: u32,
-        width: usize,
-        height: usize,
-    }
-    CUDA_MEMSET_NODE_PARAMS_v2 {
-        dst: CUdeviceptr_v2,
-        pitch: usize,
-        value: u32,
-        elementSize: u32,
-        width: usize,
-        height: usize,
-        ctx: CUcontext,
-    }
-    CUDA_HOST_NODE_PARAMS_v1 { r#fn: CUhostFn, userData: *mut c_void, }
-    CUDA_HOST_NODE_PARAMS_v2 {
-        r#fn: CUhostFn,
-        userData: *mut c_void,
-        syncMode: u32,
-        ctx: CUcontext,
-    }
-    CUDA_MEMCPY_NODE_PARAMS {
-        flags: i32,
-        reserved: i32,
-        copyCtx: CUcontext,
-        copyParams: CUDA_MEMCPY3D_v2,
-    }
     CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-        poolProps: CUmemPoolProps_v1,
-        accessDescs: *const CUmemAccessDesc_v1,
-        accessDescCount: usize,
-        bytesize: usize,
-        dptr: CUdeviceptr_v2,
-    }
-    CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
         poolProps: CUmemPoolProps_v1,
         accessDescs: *const CUmemAccessDesc_v1,
         accessDescCount: usize,
@@ -107,25 +42,10 @@ structs! {
         graph: CUgraph,
         ownership: CUgraphChildGraphNodeOwnership,
     }
-    CUDA_EVENT_RECORD_NODE_PARAMS { event: CUevent, ctx: CUcontext, }
-    CUDA_EVENT_WAIT_NODE_PARAMS { event: CUevent, }
-    CUDA_CONDITIONAL_NODE_PARAMS {
-        handle: CUgraphConditionalHandle,
-        r#type: CUgraphConditionalNodeType,
-        size: u32,
-        phGraph_out: *mut CUgraph,
-        ctx: CUcontext,
-    }
-    CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 {
-        ctx: CUcontext,
-        count: u32,
-        paramArray: *mut CUstreamBatchMemOpParams_v1,
-        flags: u32,
-    }
     CUgraphNodeParams {
         r#type: CUgraphNodeType,
         reserved0: [i32; 3],
-        /// A union of the nodes' structs of this module; which one, says `type`.
+        /// A union of the nodes' structs, some of them in this module; which one, says `type`.
         reserved1: [u64; 29],
         reserved2: i64,
     }
@@ -140,10 +60,5 @@ structs! {
         hUploadStream: CUstream,
         hErrNode_out: CUgraphNode,
         result_out: CUgraphInstantiateResult,
-    }
-    CUgraphExecUpdateResultInfo_v1 {
-        result: CUgraphExecUpdateResult,
-        errorNode: CUgraphNode,
-        errorFromNode: CUgraphNode,
     }
 }

@@ -46,14 +46,6 @@ structs! {
         alignment: usize,
         reserved: [u32; 4],
     }
-    CUDA_ARRAY_SPARSE_PROPERTIES_v1 {
-        /// Width, height and depth.
-        tileExtent: [u32; 3],
-        miptailFirstLevel: u32,
-        miptailSize: u64,
-        flags: u32,
-        reserved: [u32; 4],
-    }
     CUarrayMapInfo_v1 {
         resourceType: CUresourcetype,
         /// A `CUmipmappedArray` or a `CUarray`.
@@ -117,7 +109,6 @@ structs! {
         reserved: [u8; 53],
     }
     CUmemPoolPtrExportData_v1 { reserved: [u8; 64], }
-    CUmemFabricHandle_v1 { data: [u8; 64], }
     CUmulticastObjectProp_v1 {
         numDevices: u32,
         size: usize,

@@ -52,6 +52,7 @@ fn look_at(
         card: 0,
         used: bytes(driver),
         is_quiet,
+        has_asked: false,
     };
     let event = Event::Read {
         cards: vec![Some(reading)],
@@ -166,6 +167,25 @@ fn a_job_that_has_more_than_it_may_have_is_ended_where_the_operator_says_so() {
         assert!(!look(&mut m, 10_200, (0, Some(0), 90)).contains("Kill"));
         let late = look(&mut m, 10_400, (0, Some(0), 90));
         assert_eq!(late.contains("Kill(JobId(1))"), evict, "{late}");
+    }
+}
+
+#[test]
+fn a_job_that_works_without_a_turn_is_ended_by_a_flag_of_its_own() {
+    for (evict_over, evict_overuse) in [(true, false), (false, true)] {
+        let mut m = Machine {
+            evict_overuse,
+            ..one_job(evict_over)
+        };
+        let mut said = Vec::new();
+        for at in [200, 1200] {
+            m.apply(Time::from_ms(at), Event::OutOfTurn(JobId(1)), &mut said);
+        }
+        let ends = [Action::Terminate(JobId(1))];
+        assert_eq!(said, ends[usize::from(!evict_overuse)..], "once, or never");
+        let late = look(&mut m, 10_200, (0, Some(0), 0));
+        assert_eq!(late.contains("Kill(JobId(1))"), evict_overuse, "{late}");
+        m.apply(Time::from_ms(11_000), Event::OutOfTurn(JobId(7)), &mut said);
     }
 }
 

@@ -48,6 +48,7 @@ fn launch(
     let mut session = Session::open()?;
     let stream = session.stream(stream, per_thread)?;
     session.forbid_implicit(stream)?;
+    let function = session.launched(function)?;
     let kernel = plan(&session, function, grid, shared, stream, arguments)?;
     session.issue(stream, Action::Kernel(kernel)).map(drop)
 }

@@ -2,8 +2,8 @@
 //! else in one (memory, code, events) is its device's primary context's, which it keeps
 //! alive: that is its *home*.
 //!
-//! Kernels take as long on a part of a card as on all of it, and run one after the other: a
-//! limit of the fake.
+//! Kernels take as long on a part of a card as on all of it, and run one after the other unless they
+//! say that they leave room: a limit of the fake.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,5 +1,5 @@
 //! The executable form of a graph, and its launch. The nodes go into the stream one after the
-//! other, in an order that theirs allows; a card runs one kernel at a time anyway.
+//! other, in an order that theirs allows: kernels of one graph do not run at the same time.
 
 use crate::driver::graph::Content;
 use crate::driver::result::{Answer, Code};

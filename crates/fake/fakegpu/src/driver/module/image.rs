@@ -3,20 +3,25 @@
 //!
 //! ```text
 //! // fake NAME: us=150                                 takes 150 µs (or `us=arg0`)
+//! // fake NAME: percent=25                             fills a quarter of the card
 //! // fake NAME: fill ptr=arg0 count=arg1 value=arg2     writes words at its end
 //! // fake NAME: add ptr=arg0 count=arg1 value=7         adds to words at its end
 //! // fake NAME: meet                                   ends when its peer has started
 //! ```
-//! One line can say several of these. Anything that is not PTX text is taken as code
+//! One line can say several of these. A kernel that says nothing else, or that meets a peer, fills the
+//! card; kernels of several streams that fill it in part run at the same time. Anything that is not PTX text is taken as code
 //! whose kernels have every name and take 20 µs.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use crate::driver::result::{Answer, Code};
 
 /// Duration of a kernel without a stated duration, in microseconds.
 pub(crate) const MICROS: u64 = 20;
 
 /// Loaded code.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     /// Kernels by name; `None` where every name is one.
     pub(crate) kernels: Option<BTreeMap<String, Kernel>>,
@@ -26,6 +31,20 @@ pub(crate) struct Image {
     pub(crate) size: u64,
 }
 
+impl Image {
+    /// A kernel by its name.
+    pub(crate) fn kernel(&self, name: &CStr) -> Answer<Kernel> {
+        let name = name.to_str().map_err(|_| Code::NOT_FOUND)?;
+        if name.is_empty() {
+            return Err(Code::INVALID_VALUE);
+        }
+        match &self.kernels {
+            Some(kernels) => kernels.get(name).cloned().ok_or(Code::NOT_FOUND),
+            None => Ok(Kernel::default()),
+        }
+    }
+}
+
 /// A kernel as its PTX declares it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Kernel {
@@ -33,6 +52,8 @@ pub(crate) struct Kernel {
     pub(crate) params: Vec<(u64, u64)>,
     /// Its duration, in microseconds; [`MICROS`] if none is given.
     pub(crate) micros: Option<Amount>,
+    /// Part of the card that it fills, in percent; all of it if none is given.
+    pub(crate) percent: Option<Amount>,
     /// Does it wait for a peer?
     pub(crate) meets: bool,
     /// Its effects.
@@ -219,6 +240,8 @@ fn read_comment(line: &str, kernels: &mut BTreeMap<String, Kernel>) {
             _ => {
                 if let Some(value) = word.strip_prefix("us=") {
                     kernel.micros = amount(value).or(kernel.micros);
+                } else if let Some(value) = word.strip_prefix("percent=") {
+                    kernel.percent = amount(value).or(kernel.percent);
                 }
             }
         }
@@ -250,7 +273,7 @@ mod tests {
 
     const TEXT: &str = "
 // fake spin: us=arg0
-// fake paint: us=5 fill ptr=arg1 count=arg2 value=9
+// fake paint: us=5 percent=25 fill ptr=arg1 count=arg2 value=9
 // fake all_reduce: meet add ptr=arg0 count=3 value=arg1
 // fake plain: fill ptr=arg0 count=1
 // fake nobody: us=1
@@ -276,6 +299,8 @@ mod tests {
         let names: Vec<&str> = kernels.keys().map(String::as_str).collect();
         assert_eq!(names, ["all_reduce", "paint", "plain", "spin"]);
         assert_eq!(kernels["spin"].micros, Some(Amount::Argument(0)));
+        assert_eq!(kernels["paint"].percent, Some(Amount::Number(25)));
+        assert_eq!(kernels["spin"].percent, None);
         assert_eq!(kernels["paint"].params, [(0, 1), (8, 24), (32, 4)]);
         assert_eq!(kernels["paint"].micros, Some(Amount::Number(5)));
         assert!(kernels["all_reduce"].meets);
@@ -294,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in any::<String>(), near in "(\\.entry|\\.param|\\.u64|\\.align|\\.global|[a-z(){}\\[\\],;/* 0-9\n]|// fake a: (us|fill|meet)=?){0,40}") {
+        fn no_text_panics(text in any::<String>(), near in "(\\.entry|\\.param|\\.u64|\\.align|\\.global|[a-z(){}\\[\\],;/* 0-9\n]|// fake a: (us|percent|fill|meet)=?){0,40}") {
             for text in [text, near] {
                 let image = read_text(&text);
                 prop_assert!(image.kernels.is_some());

@@ -202,17 +202,22 @@ impl<W> Queues<W> {
         ids.any(|id| self.front(*id).is_some_and(|op| like(&op.work)))
     }
 
+    /// The earliest time at which the work at the front of a stream can begin.
+    #[must_use]
+    pub(crate) fn ready(&self, id: Id) -> Option<u64> {
+        let asked = self.front(id)?.asked;
+        let stream = self.streams.get(&id)?;
+        let others = self.rivals(stream).map(|other| other.cursor).max();
+        Some(asked.max(stream.cursor).max(others.unwrap_or(0)))
+    }
+
     /// Begins the work at the front of a stream: the work, and when it can begin at the
     /// earliest.
     pub(crate) fn begin(&mut self, id: Id) -> Option<(Op<W>, u64)> {
-        self.front(id)?;
-        let stream = self.streams.get(&id)?;
-        let others = self.rivals(stream).map(|other| other.cursor).max();
-        let ready = stream.cursor.max(others.unwrap_or(0));
+        let ready = self.ready(id)?;
         let stream = self.streams.get_mut(&id)?;
         let op = stream.queue.pop_front()?;
         stream.running = Some(op.seq);
-        let ready = ready.max(op.asked);
         Some((op, ready))
     }
 
@@ -237,12 +242,21 @@ impl<W> Queues<W> {
         self.n_ops
     }
 
-    /// Returns the pending work of a card, in nanoseconds, as far as known.
+    /// Returns the time that the pending work of a card needs at least, in nanoseconds, as far as
+    /// known: as long as its longest stream, and as long as all of it if the card is always full.
+    /// `percent` is the part of the card that work fills.
     #[must_use]
-    pub(crate) fn pending(&self, card: usize) -> u64 {
-        let streams = self.streams.values().filter(|stream| stream.card == card);
-        let ops = streams.flat_map(|stream| stream.queue.iter().take(256));
-        ops.fold(0, |sum, op| sum.saturating_add(op.nanos))
+    pub(crate) fn pending(&self, card: usize, percent: impl Fn(&W) -> u64) -> u64 {
+        let (mut longest, mut full) = (0_u64, 0_u64);
+        for stream in self.streams.values().filter(|stream| stream.card == card) {
+            let mut own = 0_u64;
+            for op in stream.queue.iter().take(256) {
+                own = own.saturating_add(op.nanos);
+                full = full.saturating_add(op.nanos.saturating_mul(percent(&op.work)) / 100);
+            }
+            longest = longest.max(own);
+        }
+        longest.max(full)
     }
 
     /// The streams whose order with `stream` is kept: the ordered ones for the legacy
@@ -320,7 +334,8 @@ mod tests {
         queues.insert(5, Stream::new(9, 0, false, false, -1));
         let first = queues.push(4, 0, Lane::Compute, 1, "a").unwrap();
         let second = queues.push(5, 0, Lane::Compute, 1, "b").unwrap();
-        assert_eq!(queues.pending(0), 2);
+        assert_eq!(queues.pending(0, |_| 100), 2);
+        assert_eq!(queues.pending(0, |_| 50), 1, "both at the same time");
         assert!(!queues.is_done(4, first) && queues.is_done(4, 0));
         assert_eq!(drain(&mut queues), ["b", "a"]);
         assert!(queues.is_done(5, second) && queues.get(4).unwrap().is_idle());

@@ -75,6 +75,8 @@ pub(crate) struct Kernel {
     pub(crate) context: Id,
     /// Time for which it has the card.
     pub(crate) nanos: u64,
+    /// Part of the card that it fills, in percent.
+    pub(crate) percent: u64,
     /// A hash of its name if it ends only when its peer on another card has started.
     pub(crate) rendezvous: u64,
     /// Its effects on memory at its end.
@@ -305,6 +307,14 @@ impl Work {
             Work::Poll(_) => true,
             Work::After(mark) => !mark.is_announced(),
             _ => false,
+        }
+    }
+
+    /// Returns the part of a card that it fills, in percent.
+    pub(crate) fn percent(&self) -> u64 {
+        match self {
+            Work::Kernel(kernel) => kernel.percent,
+            _ => 0,
         }
     }
 

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::driver::result::{Answer, Code};
-use crate::driver::stream::queue::Lane;
+use crate::driver::stream::card_time::{CardTime, Running};
+use crate::driver::stream::queue::{Id, Lane};
 use crate::driver::stream::work::{Effect, Kernel, Work};
 use crate::driver::{Driver, SHARED, lock};
-use crate::machine::registration::Registration;
 use crate::machine::rendezvous::Rendezvous;
-use crate::machine::{Slice, now, sleep_until};
+use crate::machine::{now, sleep_until};
 
 /// Time for which a kernel that waits for another card keeps its own before it looks again.
 const LOOK: u64 = 100_000;
@@ -38,7 +38,10 @@ impl Driver {
         if self.workers.threads.insert((card, lane as u8)) {
             let name = format!("sublet-fake-{card}-{lane:?}");
             let thread = std::thread::Builder::new().name(name);
-            let started = thread.spawn(move || work(card, lane));
+            let started = thread.spawn(move || match lane {
+                Lane::Compute => run_kernels(card),
+                _ => work(card, lane),
+            });
             started.map_err(|_| Code::OPERATING_SYSTEM)?;
         } else if self.workers.n_idle > 0 {
             SHARED.work.notify_all();
@@ -95,56 +98,147 @@ impl Driver {
     }
 }
 
-/// Main loop of a thread until the process ends.
+/// Main loop of a thread for copies or calls until the process ends.
 fn work(card: usize, lane: Lane) {
     prepare_thread();
-    let mut time: Option<CardTime> = None;
     let mut state = lock();
     loop {
         let Some(driver) = state.as_mut() else { return };
         driver.settle();
         let Some(id) = driver.queues.pick(card, lane, |_| true) else {
-            if let Some(time) = &mut time {
-                time.rest(&driver.registration);
-            }
-            state = idle(state);
+            state = idle(state, None);
             continue;
         };
         let Some((op, ready)) = driver.queues.begin(id) else {
             continue;
         };
-        let registration = driver.registration.clone();
-        let wanted = driver.queues.pending(card).saturating_add(op.nanos);
         drop(state);
-        // A kernel changes the driver's state at its end, so it is kept until we have that again.
-        let (end, kernel) = match op.work {
-            Work::Kernel(kernel) => {
-                let time = time.get_or_insert_with(|| CardTime::new(&registration, card));
-                let end = time.run(&registration, &kernel, ready, wanted);
-                (end, Some(kernel))
-            }
-            work => {
-                let before = now();
-                work.run();
-                (ready + (now() - before), None)
-            }
-        };
+        let before = now();
+        op.work.run();
+        let end = ready + (now() - before);
         state = lock();
         let Some(driver) = state.as_mut() else { return };
-        if let Some(kernel) = kernel {
-            driver.end_kernel(&kernel);
-        }
         driver.queues.finish(id, end);
         driver.settle();
         driver.ended();
     }
 }
 
+/// Main loop of the thread for a card's kernels until the process ends.
+fn run_kernels(card: usize) {
+    prepare_thread();
+    let mut time = CardTime::new(card);
+    let mut rendezvous = None;
+    let mut state = lock();
+    loop {
+        let Some(driver) = state.as_mut() else { return };
+        let registration = driver.registration.clone();
+        driver.settle();
+        if let Some((kernel, end)) = time.take_ended() {
+            if let Some(kernel) = driver.end_or_look(kernel, end, rendezvous.as_mut()) {
+                time.begin(&registration, kernel, end);
+            }
+            // Others get in between two kernels, however short they are.
+            drop(state);
+            state = lock();
+            continue;
+        }
+        let next = driver.next_kernel(card, time.free());
+        if let Some((id, ready)) = next
+            && time.has_come_to(ready)
+        {
+            if let Some(kernel) = driver.begin_kernel(id, card, &mut rendezvous) {
+                time.begin(&registration, kernel, ready);
+            }
+            continue;
+        }
+        let pending = || driver.queues.pending(card, Work::percent);
+        let ready = next.map(|(_, ready)| ready);
+        let Some(to) = time.until(&registration, pending, ready) else {
+            time.rest(&registration);
+            state = idle(state, None);
+            continue;
+        };
+        if now() >= to {
+            time.go_on(&registration, to);
+        } else if time.free() == 0 {
+            drop(state);
+            sleep_until(to);
+            state = lock();
+        } else {
+            // A kernel may come for which there is room.
+            state = idle(state, Some(to));
+        }
+    }
+}
+
+impl Driver {
+    /// The stream whose kernel is next, and when that was ready, if it fits beside what runs. One that
+    /// does not fit is not overtaken.
+    fn next_kernel(&self, card: usize, free: u64) -> Option<(Id, u64)> {
+        if free == 0 {
+            return None;
+        }
+        let id = self.queues.pick(card, Lane::Compute, |_| true)?;
+        let fits = self.queues.front(id)?.work.percent() <= free;
+        Some((id, self.queues.ready(id)?)).filter(|_| fits)
+    }
+
+    /// Begins the kernel at the front of a stream.
+    fn begin_kernel(
+        &mut self,
+        stream: Id,
+        card: usize,
+        rendezvous: &mut Option<Rendezvous>,
+    ) -> Option<Running<Kernel>> {
+        let (op, ready) = self.queues.begin(stream)?;
+        let Work::Kernel(kernel) = op.work else {
+            self.queues.finish(stream, ready);
+            return None;
+        };
+        let registration = &self.registration;
+        let rendezvous = rendezvous.get_or_insert_with(|| Rendezvous::new(registration, card));
+        if kernel.rendezvous != 0 {
+            rendezvous.start(registration, kernel.rendezvous);
+        }
+        Some(Running {
+            stream,
+            left: kernel.nanos,
+            percent: kernel.percent,
+            kernel,
+        })
+    }
+
+    /// Ends a kernel that had its time, unless it waits for a peer: then it keeps the card, to look
+    /// again.
+    fn end_or_look(
+        &mut self,
+        running: Running<Kernel>,
+        end: u64,
+        rendezvous: Option<&mut Rendezvous>,
+    ) -> Option<Running<Kernel>> {
+        let peer = running.kernel.rendezvous;
+        let waits = peer != 0
+            && rendezvous.is_some_and(|rendezvous| !rendezvous.has_met(&self.registration, peer));
+        if waits {
+            return Some(Running {
+                left: LOOK,
+                ..running
+            });
+        }
+        self.end_kernel(&running.kernel);
+        self.queues.finish(running.stream, end);
+        self.settle();
+        self.ended();
+        None
+    }
+}
+
 type State = std::sync::MutexGuard<'static, Option<Box<Driver>>>;
 
-/// Waits until there may be work. A word in memory changes without notice, so while a stream
-/// waits for one, this returns after a short time.
-fn idle(mut state: State) -> State {
+/// Waits until there may be work, or for a time of the card. A word in memory changes without notice,
+/// so while a stream waits for one, this returns after a short time.
+fn idle(mut state: State, until: Option<u64>) -> State {
     let Some(driver) = state.as_mut() else {
         return state;
     };
@@ -155,79 +249,15 @@ fn idle(mut state: State) -> State {
     } else {
         Duration::from_secs(3600)
     };
+    let pause = until.map_or(pause, |until| {
+        pause.min(Duration::from_nanos(until.saturating_sub(now())))
+    });
     let waited = SHARED.work.wait_timeout(state, pause);
     let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
     if let Some(driver) = state.as_mut() {
         driver.workers.n_idle -= 1;
     }
     state
-}
-
-/// One card's time as one process has it.
-struct CardTime {
-    card: usize,
-    rendezvous: Rendezvous,
-    slice: Slice,
-    cursor: u64,
-}
-
-impl CardTime {
-    fn new(registration: &Registration, card: usize) -> CardTime {
-        CardTime {
-            card,
-            rendezvous: Rendezvous::new(registration, card),
-            slice: Slice { start: 0, end: 0 },
-            cursor: 0,
-        }
-    }
-
-    /// Runs a kernel that was ready at `ready`; when it ended. A slice is asked for all
-    /// that is waiting (`wanted`), so short kernels of one process share one.
-    fn run(
-        &mut self,
-        registration: &Registration,
-        kernel: &Kernel,
-        ready: u64,
-        wanted: u64,
-    ) -> u64 {
-        if kernel.rendezvous != 0 {
-            self.rendezvous.start(registration, kernel.rendezvous);
-        }
-        let mut at = ready;
-        let mut left = kernel.nanos;
-        loop {
-            if left == 0 {
-                if kernel.rendezvous == 0
-                    || self.rendezvous.has_met(registration, kernel.rendezvous)
-                {
-                    return at;
-                }
-                left = LOOK;
-            }
-            let from = self.cursor.max(at);
-            if from >= self.slice.end {
-                self.rest(registration);
-                self.slice = registration.slice(self.card, at, wanted.max(left));
-                self.cursor = self.slice.start;
-                continue;
-            }
-            let to = self.slice.end.min(from + left);
-            registration.worked(self.card, from, to);
-            if now() < to {
-                sleep_until(to);
-            }
-            left -= to - from;
-            (at, self.cursor) = (to, to);
-        }
-    }
-
-    /// Gives back the rest of the slice.
-    fn rest(&mut self, registration: &Registration) {
-        if self.cursor < self.slice.end {
-            registration.give_back(self.card, self.slice, self.cursor);
-            self.slice.end = self.cursor;
-        }
-    }
 }
 
 /// The program's signals are not for us, and a sleep of 20 µs shall not become one of 70.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use sublet_model::{Class, Count, Gpu, GpuIndex, GpuUuid, Milli, Time};
@@ -26,6 +27,7 @@ fn machine() -> (Arc<Inventory>, Machine) {
         local_jobs: true,
         evict: false,
         evict_over: false,
+        evict_overuse: false,
     });
     (inventory, machine)
 }
@@ -46,6 +48,7 @@ fn asks() -> impl Strategy<Value = JobAsk> {
         prop::option::of(1..1_u32 << 20),
         prop::option::of(amount.clone()),
         any::<bool>(),
+        prop::option::of(1..=20_u64),
         -9..=0_i32,
         any::<bool>(),
     );
@@ -55,7 +58,7 @@ fn asks() -> impl Strategy<Value = JobAsk> {
             memory,
             compute,
             cards,
-            (pinned, request, is_opportunistic, priority, may_wait),
+            (pinned, request, is_opportunistic, slice, priority, may_wait),
         )| JobAsk {
             name: name.into(),
             memory,
@@ -69,6 +72,7 @@ fn asks() -> impl Strategy<Value = JobAsk> {
                 true => Class::Opportunistic,
                 false => Class::Guaranteed,
             },
+            slice: slice.map(Duration::from_millis),
             gpus: Count::new(cards.as_ref().map_or(2, Vec::len) as u32),
             cards: cards.map(|cards| cards.into_iter().collect::<BTreeSet<_>>()),
             user: Some(UserId(1000)),

@@ -14,6 +14,10 @@ const WAKES_WITHIN: Duration = Duration::from_millis(1);
 /// will: it only looks at its cards, or could not start its gate keeper.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 
+/// Time for which a number of processes at work counts, and once more as long: the turn of a job
+/// whose gate is not closed.
+const COUNTS_FOR: Duration = Duration::from_secs(1);
+
 /// Shortest time over which mini-batches are measured.
 const MEASURE_FOR: Duration = Duration::from_secs(1);
 
@@ -21,6 +25,8 @@ const MEASURE_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Said {
     pub(super) is_at_work: bool,
+    /// Number of processes at work.
+    pub(super) n_at_work: u32,
     pub(super) is_at_gate: bool,
     /// One of them has not answered the last closing.
     pub(super) is_unanswered: bool,
@@ -36,6 +42,9 @@ struct Member {
     pid: Pid,
     slot: SlotIndex,
     since: Duration,
+    /// It has said once that it follows its turns. That a program overwrites that later changes
+    /// nothing: its gate holds.
+    has_followed: bool,
     /// Units of work that it had done when they were last counted.
     n_units: u64,
 }
@@ -68,21 +77,76 @@ impl BatchTime {
     }
 }
 
+/// Number of a job's processes at work at once: the most that were seen in this turn and in the one
+/// before. As a gate closes they drain one by one, and as it opens they begin one by one: both say
+/// nothing of the next turn.
+#[derive(Debug)]
+struct AtWork {
+    /// Zero where nothing was seen.
+    most: u32,
+    most_before: u32,
+    since: Duration,
+}
+
+impl AtWork {
+    /// Nobody has looked yet, and so many could be.
+    fn unseen(now: Duration, n_processes: u32) -> AtWork {
+        AtWork {
+            most: 0,
+            most_before: n_processes,
+            since: now,
+        }
+    }
+
+    /// Another turn begins, or a piece of a long one.
+    fn begin_turn(&mut self, now: Duration) {
+        if self.most > 0 {
+            *self = AtWork::unseen(now, self.most);
+        }
+    }
+
+    fn see(&mut self, now: Duration, n_processes: u32) {
+        if self.since + COUNTS_FOR <= now {
+            self.begin_turn(now);
+        }
+        self.most = self.most.max(n_processes);
+    }
+
+    /// No more than so many are there.
+    fn limit(&mut self, n_processes: u32) {
+        self.most = self.most.min(n_processes);
+        self.most_before = self.most_before.min(n_processes);
+    }
+
+    fn number(&self) -> u32 {
+        self.most.max(self.most_before).max(1)
+    }
+}
+
 /// A job, its gate, and its last state as far as the turns know.
 #[derive(Debug)]
 pub(super) struct Watched {
     gate: LaunchGate,
     /// The number of its last closing, as the pages have it.
     number: u32,
+    /// The most that all its processes together may have queued.
+    queue: Duration,
+    at_work: AtWork,
+    /// Number of its processes at work, as the turns were told.
+    n_at_work: u32,
     members: Vec<Member>,
     /// One of them does not follow turns: it counts as resting and as having answered. Its gate
     /// stays open, because no one would know when to open it again.
     has_old: bool,
     has_new: bool,
+    /// It worked for longer than its turns explain. So its gate closes as others do, whatever its
+    /// processes say: if one has no keeper, that changes nothing for it.
+    is_held: bool,
     /// Whether it wants its cards, as the turns were told since its gate opened or closed.
     told: Option<bool>,
     /// The turns were told that its last closing was answered.
     has_drained: bool,
+    /// When its gate was opened, or closed.
     opened_at: Duration,
     /// It said nothing of work or waiting since, and that may be too early.
     may_rest: bool,
@@ -97,9 +161,13 @@ impl Watched {
         Watched {
             gate: LaunchGate::Free,
             number: 0,
+            queue: Duration::ZERO,
+            at_work: AtWork::unseen(Duration::ZERO, 1),
+            n_at_work: 1,
             members: Vec::new(),
             has_old: false,
             has_new: false,
+            is_held: false,
             told: None,
             has_drained: false,
             opened_at: Duration::ZERO,
@@ -118,6 +186,7 @@ impl Watched {
             pid,
             slot,
             since,
+            has_followed: false,
             n_units: 0,
         });
     }
@@ -125,6 +194,7 @@ impl Watched {
     /// Removes a process that is gone: its last report does not count.
     pub(super) fn remove(&mut self, pid: Pid) {
         self.members.retain(|member| member.pid != pid);
+        self.at_work.limit(self.n_members());
         self.has_news = true;
     }
 
@@ -140,8 +210,19 @@ impl Watched {
         self.has_news || self.look_again_at().is_some_and(|at| at <= now)
     }
 
+    fn n_members(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+
     /// Its gate was set; `number` is that of its last closing.
     pub(super) fn set(&mut self, now: Duration, gate: LaunchGate, number: u32) {
+        match (self.gate, gate) {
+            (LaunchGate::Free, _) => self.at_work = AtWork::unseen(now, self.n_members()),
+            (LaunchGate::Closed(_), LaunchGate::Open | LaunchGate::Contended) => {
+                self.at_work.begin_turn(now);
+            }
+            _ => {}
+        }
         let was_open = matches!(self.gate, LaunchGate::Open | LaunchGate::Contended);
         let is_open = matches!(gate, LaunchGate::Open | LaunchGate::Contended);
         if !(was_open && is_open) {
@@ -159,6 +240,28 @@ impl Watched {
         self.has_news = true;
     }
 
+    /// It worked for longer than its turns explain.
+    pub(super) fn hold(&mut self) {
+        self.is_held = true;
+        self.has_news = true;
+    }
+
+    /// What its processes may have queued was set.
+    pub(super) fn set_queue(&mut self, queue: Duration) {
+        self.queue = queue;
+    }
+
+    /// Each process's part of that, in microseconds. At a free gate nobody knows which of them
+    /// work.
+    pub(super) fn queue_us(&self) -> u32 {
+        let n_processes = match self.gate {
+            LaunchGate::Free => self.n_members(),
+            _ => self.at_work.number(),
+        };
+        let each = self.queue / n_processes.max(1);
+        u32::try_from(each.as_micros()).unwrap_or(u32::MAX).max(1)
+    }
+
     /// The word for its page.
     pub(super) fn word(&self) -> GateWord {
         let state = match self.gate {
@@ -169,6 +272,14 @@ impl Watched {
             LaunchGate::Closed(_) => GateState::Closed,
         };
         GateWord::new(state, self.number)
+    }
+
+    /// For how long its gate has been closed now.
+    pub(super) fn closed_for(&self, now: Duration) -> Duration {
+        match self.gate {
+            LaunchGate::Closed(_) => now.saturating_sub(self.opened_at),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns true if it needs no watching.
@@ -194,19 +305,21 @@ impl Watched {
     }
 
     /// Reads the reports of its processes. Each of them may knock again.
-    pub(super) fn read(&self, now: Duration, ledger: &LedgerPage) -> Said {
+    pub(super) fn read(&mut self, now: Duration, ledger: &LedgerPage) -> Said {
         let mut all = Said::default();
-        for member in &self.members {
+        for member in &mut self.members {
             let report = ledger.slot(member.slot).turns();
             // Before it is read: what comes later is knocked for again.
             report.hear();
-            if !report.follows() {
+            member.has_followed |= report.follows();
+            if !(member.has_followed || self.is_held) {
                 let is_old = member.since + FOLLOWS_WITHIN <= now;
                 all.has_old |= is_old;
                 all.has_new |= !is_old;
                 continue;
             }
             all.is_at_work |= report.is_at_work();
+            all.n_at_work += u32::from(report.is_at_work());
             all.is_at_gate |= report.is_at_gate();
             all.is_unanswered |= report.answered() != self.number;
         }
@@ -255,6 +368,14 @@ impl Watched {
         if self.has_old {
             said = Said::default();
         }
+        if said.n_at_work > 0 {
+            self.at_work.see(now, said.n_at_work);
+            let n_processes = self.at_work.number();
+            if self.n_at_work != n_processes {
+                self.n_at_work = n_processes;
+                out.push(TurnEvent::AtWork { job, n_processes });
+            }
+        }
         self.tell(now, job, said, out);
         is_news
     }
@@ -301,154 +422,4 @@ impl Watched {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOB: JobId = JobId(3);
-
-    fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    /// `w`orks, stands at the `g`ate, has not `a`nswered.
-    fn said(text: &str) -> Said {
-        Said {
-            is_at_work: text.contains('w'),
-            is_at_gate: text.contains('g'),
-            is_unanswered: text.contains('a'),
-            has_old: text.contains('o'),
-            has_new: false,
-        }
-    }
-
-    fn word(event: &TurnEvent) -> &'static str {
-        match event {
-            TurnEvent::Wants(_) => "wants",
-            TurnEvent::Rests(_) => "rests",
-            TurnEvent::Drained { wants: true, .. } => "drained and wants",
-            TurnEvent::Drained { .. } => "drained",
-            _ => "?",
-        }
-    }
-
-    #[test]
-    fn what_processes_say_is_told_once_and_by_what_the_gate_is() {
-        use LaunchGate::{Closed, Contended, Free, Open};
-        for (gate, all_said, expected) in [
-            (Free, &["w", ""][..], &[][..]),
-            (Open, &["w", "w", "g", "", ""], &["wants", "rests"]),
-            (Contended, &["", "w"], &["rests", "wants"]),
-            // Who still works is not news; who comes to the gate is, and who leaves it.
-            (
-                Closed(1),
-                &["wa", "wga", "wa", "wga"],
-                &["wants", "rests", "wants"],
-            ),
-            // An answer while something works is none.
-            (Closed(1), &["wa", "w", "", "g"], &["drained", "wants"]),
-            (
-                Closed(1),
-                &["wga", "g", "g"],
-                &["wants", "drained and wants", "wants"],
-            ),
-            (Closed(1), &["", ""], &["drained"]),
-            // Who does not follow rests, and has answered.
-            (Contended, &["w", "wo"], &["wants", "rests"]),
-            (Closed(1), &["wga", "wgao"], &["wants", "drained"]),
-        ] {
-            let mut watched = Watched::new();
-            watched.set(ms(0), gate, 1);
-            let mut out = Vec::new();
-            for text in all_said {
-                watched.hear(ms(5), JOB, said(text), &mut out);
-            }
-            let told: Vec<_> = out.iter().map(word).collect();
-            assert_eq!(told, expected, "{gate:?}: {all_said:?}");
-        }
-    }
-
-    #[test]
-    fn a_mini_batch_is_timed_by_its_units() {
-        for (looks, expected) in [
-            // Ten units a second, five a mini-batch.
-            (&[(0, 0, 5), (1000, 10, 5)][..], Some(500)),
-            (&[(0, 0, 5), (500, 5, 5)], None),
-            // One that takes long.
-            (&[(0, 0, 5), (1000, 2, 5), (2000, 4, 5)], None),
-            (&[(0, 0, 5), (1000, 2, 5), (2500, 5, 5)], Some(2500)),
-            // It stands until there is another one, or the program repeats itself no more.
-            (&[(0, 0, 5), (1000, 10, 5), (1500, 10, 5)], Some(500)),
-            (&[(0, 0, 5), (1000, 10, 5), (1500, 20, 0)], None),
-        ] {
-            let mut time = BatchTime::default();
-            for (at, units, a_batch) in looks {
-                let a_batch = Some(*a_batch).filter(|units| *units > 0);
-                time.measure(ms(*at), *units, a_batch);
-            }
-            assert_eq!(time.time, expected.map(ms), "{looks:?}");
-        }
-    }
-
-    #[test]
-    fn only_who_may_have_news_is_read_again() {
-        let (mut watched, mut out) = (Watched::new(), Vec::new());
-        watched.add(ms(0), Pid(7), SlotIndex::new(1).unwrap());
-        assert!(watched.may_have_news(ms(0)), "it came");
-        for (what, is_news) in [
-            ("nothing", false),
-            ("a knock", true),
-            ("a knock of another one", false),
-            ("a gate", true),
-            ("an end", true),
-        ] {
-            watched.hear(ms(5), JOB, said("w"), &mut out);
-            match what {
-                "a knock" => assert!(watched.knock(Pid(7))),
-                "a knock of another one" => assert!(!watched.knock(Pid(8))),
-                "a gate" => watched.set(ms(5), LaunchGate::Open, 1),
-                "an end" => watched.remove(Pid(7)),
-                _ => {}
-            }
-            assert_eq!(watched.may_have_news(ms(5)), is_news, "{what}");
-        }
-        // Who may yet launch is read again in time.
-        watched.set(ms(6), LaunchGate::Closed(1), 1);
-        watched.set(ms(6), LaunchGate::Contended, 1);
-        watched.hear(ms(6), JOB, said(""), &mut out);
-        let due = [6, 7].map(|at| watched.may_have_news(ms(at)));
-        assert_eq!(due, [false, true]);
-    }
-
-    #[test]
-    fn the_gate_of_one_who_does_not_follow_stays_open() {
-        let mut watched = Watched::new();
-        watched.set(ms(0), LaunchGate::Closed(1), 7);
-        assert_eq!(watched.word(), GateWord::new(GateState::Closed, 7));
-        for (text, is_news, state) in [
-            ("a", false, GateState::Closed),
-            ("ao", true, GateState::Free),
-            ("ao", false, GateState::Free),
-            ("a", true, GateState::Closed),
-        ] {
-            let was_news = watched.hear(ms(5), JOB, said(text), &mut Vec::new());
-            assert_eq!((was_news, watched.word().state()), (is_news, state));
-        }
-    }
-
-    #[test]
-    fn who_was_just_let_go_is_given_time_to_launch() {
-        let mut watched = Watched::new();
-        let mut out = Vec::new();
-        watched.set(ms(0), LaunchGate::Closed(1), 1);
-        watched.set(ms(10), LaunchGate::Contended, 1);
-        watched.hear(ms(10), JOB, said(""), &mut out);
-        assert_eq!((&out[..], watched.look_again_at()), (&[][..], Some(ms(11))));
-        watched.hear(ms(11), JOB, said(""), &mut out);
-        assert_eq!(out, [TurnEvent::Rests(JOB)]);
-        assert_eq!(watched.look_again_at(), None);
-        // Another word of the same open gate changes nothing.
-        watched.set(ms(12), LaunchGate::Open, 1);
-        watched.hear(ms(12), JOB, said("w"), &mut out);
-        assert_eq!(out.last(), Some(&TurnEvent::Wants(JOB)));
-    }
-}
+mod tests;

@@ -136,7 +136,8 @@ fn an_arbiter_in_a_storm() {
     options.shared = true;
     options.host = Some(HostPlace {
         name: host_name(&base),
-        folder: base.join("host"),
+        folder: Some(base.join("host")),
+        cards: base.join("cards"),
     });
     let arbiter = Arbiter::start(options, Box::new(view)).unwrap();
     let handle = arbiter.handle();

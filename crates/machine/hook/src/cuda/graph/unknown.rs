@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::retry;
 use crate::cuda::c::*;
 use crate::cuda::launch::{admit, launched};
+use crate::cuda::queue;
 use crate::cuda::real;
 use crate::cuda::stream::{is_capturing, meant};
 use crate::cuda::tenant::Tenant;
@@ -75,31 +76,38 @@ pub unsafe extern "C" fn launch<R: Like<row::cuGraphLaunch>>(
     exec: CUgraphExec,
     stream: CUstream,
 ) -> CUresult {
-    let launcher = gate::enter();
-    if gate::is_free() && !ARE_LOOKED_AT.load(Ordering::Relaxed) {
+    let entered = gate::enter();
+    let is_plain = !ARE_LOOKED_AT.load(Ordering::Relaxed) && !queue::are_graphs_long();
+    if let Some(launcher) = entered
+        && gate::is_free()
+        && is_plain
+        && launcher.counts_down()
+    {
         // SAFETY: the program's own arguments.
         let result = unsafe { R::call((exec, stream)) };
         launcher.leave();
         return result;
     }
     // SAFETY: as the caller says.
-    unsafe { held::<R>(launcher, exec, stream) }
+    unsafe { held::<R>(entered, exec, stream) }
 }
 
-/// Waits at the gate, and gives the graph its memory first if nobody knows how much that is.
+/// Waits for room in the queue and at the gate, and gives the graph its memory first if nobody
+/// knows how much that is.
 ///
 /// # Safety
 /// As the driver documents.
 #[cold]
 #[inline(never)]
 unsafe fn held<R: Like<row::cuGraphLaunch>>(
-    launcher: &Launcher,
+    entered: Option<&'static Launcher>,
     exec: CUgraphExec,
     stream: CUstream,
 ) -> CUresult {
+    let launcher = entered.unwrap_or_else(gate::enter_first);
     let streams = [meant::<R>(stream)];
-    let admitted = admit(launcher, &streams);
-    if admitted.is_noted()
+    let room = queue::enter(launcher, &streams, true);
+    if admit(launcher, &streams)
         && let Some(tenant) = catch_panic(Tenant::current).flatten()
     {
         progress::found(tenant.link, &tenant.accounts.steps, Step::Graph);
@@ -111,7 +119,7 @@ unsafe fn held<R: Like<row::cuGraphLaunch>>(
         // SAFETY: the program's own arguments.
         _ => unsafe { R::call((exec, stream)) },
     };
-    launched(launcher, &streams, admitted);
+    launched(launcher, room);
     result
 }
 

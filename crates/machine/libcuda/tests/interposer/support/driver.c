@@ -51,18 +51,22 @@ SETS(untold, 0)   /* nor do the nodes of graphs */
 SETS(growth, 0)   /* a graph takes so many bytes beyond its nodes */
 SETS(capture, 0)  /* 1: all streams record; else this one */
 SETS(hold, 0)     /* launches stay inside the driver */
-SETS(each, 0)     /* a launch takes so many microseconds, as events measure it */
+SETS(each, 0)     /* a launch takes so many microseconds of the card's own clock */
 SETS(busy, 0)     /* no event is reached */
+SETS(lazy, 0)     /* modules take their memory when a function is first asked for */
 
 /* ---- and asks ---- */
 #define ASKS(name) static u64 name; u64 fake_##name(void) { return name; }
 ASKS(calls)     /* that could have failed */
+ASKS(recorded)  /* events, so many times */
+ASKS(deepest)   /* microseconds of work that were queued, since the last drain */
 ASKS(launched)  /* the arguments of the last launch, in one number */
 ASKS(arrived)   /* launches of all kinds */
 ASKS(disturbed) /* questions that the driver forbids */
 ASKS(threshold) /* of the last pool that was given one */
 static u64 used[PLACES]; /* bytes that are really taken */
 u64 fake_used(u64 card) { return used[card]; }
+u64 fake_take(u64 card, u64 bytes) { used[card] += bytes; return 0; } /* by itself, as a launch may */
 u64 fake_pinned(void) { return used[HOST]; }
 static char told[4096]; /* CUDA_VISIBLE_DEVICES as cuInit saw it */
 const char *fake_told(void) { return told; }
@@ -79,7 +83,7 @@ static int failing(void) { ALONE; calls++; return fail && !--fail; }
 
 /* ---- all that there is, in one list. The first kinds own others, which end with them ---- */
 enum kind { NONE, CONTEXT, PHYSICAL, ARRAY, OWNERS, BLOCK, POOL, PINNED, REGISTERED, MAP, BOUND, TILE,
-            IMPORT, EXPORTED, EXTERNAL, NODE, EXEC, KEPT, EVENT, RUNNING, DESTROYED };
+            IMPORT, EXPORTED, EXTERNAL, NODE, EXEC, MODULE, KEPT, EVENT, RUNNING, DESTROYED };
 struct thing {
     int kind, place, count;  /* users of it */
     u64 handle, bytes, of;   /* handle or address; what it takes of its place; the owner */
@@ -319,6 +323,50 @@ int cuMemGetAddressRange_v2(u64 *first, u64 *bytes, u64 address) {
     *bytes = block->bytes;
     return OK;
 }
+
+/* ---- code: an image is the number of bytes that it takes ---- */
+static int load(u64 *out, u64 image) {
+    int card = current_card();
+    if (card < 0) return NO_CONTEXT;
+    if (failing()) return FAILED;
+    struct thing *made = make(MODULE, 0, lazy ? 0 : image, card);
+    made->of = current;
+    made->at = image;
+    return give(out, made);
+}
+int cuModuleLoadData(u64 *out, u64 image) { return load(out, image); }
+int cuModuleLoadDataEx(u64 *out, u64 image) { return cuModuleLoadData(out, image); } /* nested */
+int cuLibraryLoadData(u64 *out, u64 image) { return load(out, image); }
+/* A file is called after the MiB that it takes. */
+int cuLibraryLoadFromFile(u64 *out, const char *name) { return load(out, strtoull(name, NULL, 10) << 20); }
+static void bring(struct thing *code) {
+    ALONE;
+    used[code->place] += code->at - code->bytes;
+    code->bytes = code->at;
+}
+int cuModuleGetFunction(u64 *out, u64 module, const char *name) {
+    FIND(it, MODULE, module, INVALID);
+    if (!name) return NOT_FOUND;
+    bring(it);
+    *out = it->handle + *name;
+    return OK;
+}
+int cuLibraryGetModule(u64 *out, u64 library) {
+    FIND(it, MODULE, library, INVALID);
+    bring(it);
+    return give(out, it);
+}
+/* A kernel is its library, so far away that no handle is there. Using it loads the library. */
+#define KERNEL (1ull << 51)
+int cuLibraryGetKernel(u64 *out, u64 library, const char *name) {
+    FIND(it, MODULE, library, INVALID);
+    *out = KERNEL + it->handle;
+    return name ? OK : NOT_FOUND;
+}
+int cuKernelGetFunction(u64 *out, u64 kernel) { return cuLibraryGetModule(out, kernel - KERNEL); }
+int cuModuleGetLoadingMode(int *mode) { *mode = lazy ? 2 : 1; return OK; }
+int cuModuleUnload(u64 module) { return destroy(MODULE, module); }
+int cuLibraryUnload(u64 library) { return destroy(MODULE, library); }
 
 /* ---- memory of the host ---- */
 static int host(void) { return current_card() < 0 ? -1 : HOST; }

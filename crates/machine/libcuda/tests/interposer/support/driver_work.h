@@ -62,14 +62,19 @@ int cuDeviceGetGraphMemAttribute(int device, int attribute, u64 *value) {
 }
 
 /* ---- streams, and work in them that lasts until the test says otherwise ---- */
-static u64 reached, deepest; /* how many launches a thread knows to have run; most beyond that */
-u64 fake_deepest(void) { u64 was = deepest; deepest = 0; return was; }
+/* The card's own clock, which goes on while somebody asks for an event; and when all will have run. */
+static u64 now_us, free_us;
+u64 fake_drain(void) { ALONE; now_us = free_us; deepest = 0; return 0; }
 /* From now on, and until it is finished, the stream has work. The default one comes after all. */
 u64 fake_run(u64 stream) { ALONE; if (!find(RUNNING, stream)) make(RUNNING, stream, 0, NOWHERE); return 0; }
 u64 fake_finish(u64 stream) { return destroy(RUNNING, stream); }
 int fake_arrive(void) {
-    u64 queued = __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST) - reached;
-    if (queued > deepest) deepest = queued;
+    {
+        ALONE;
+        arrived++;
+        free_us += each;
+        if (free_us - now_us > deepest) deepest = free_us - now_us;
+    }
     while (hold) usleep(100);
     return 0;
 }
@@ -90,41 +95,66 @@ int cuThreadExchangeStreamCaptureMode(void) { return OK; }
 int cuStreamQuery(u64 stream) { ALONE; touch(stream); return find(RUNNING, stream) ? NOT_READY : OK; }
 int cuStreamSynchronize(u64 stream) { while (find(RUNNING, stream)) usleep(100); return OK; }
 
-/* An event comes after what its stream has now: `of` a stream, `at` so many launches. */
-int cuEventCreate(u64 *out) { return give(out, make(EVENT, 0, 0, NOWHERE)); }
+/* An event comes after what its stream has now: `of` a stream, `at` a time of the card's clock. */
+int cuEventCreate(u64 *out) { return give(out, make(EVENT, 0, current, NOWHERE)); }
 int cuEventDestroy_v2(u64 event) { return destroy(EVENT, event); }
 u64 fake_events(void) { ALONE; u64 n = 0; EACH(event, EVENT) n++; return n; }
 int cuEventRecord(u64 event, u64 stream) {
     ALONE;
     struct thing *it = find(EVENT, event);
     touch(stream);
-    it->of = stream; it->at = arrived; it->in_use = 1;
+    recorded++;
+    it->of = stream; it->at = free_us; it->in_use = 1;
     return OK;
 }
 /* Once reached, it comes after nothing that begins later. */
 int cuEventQuery(u64 event) {
     ALONE;
     struct thing *it = find(EVENT, event);
+    if (it->bytes && !find(CONTEXT, it->bytes)) disturbed++; /* it went with its context */
     if (busy) return NOT_READY;
+    if (it->at > now_us) {
+        u64 rest = it->at - now_us, step = each > rest / 2 ? each : rest / 2;
+        now_us += step < rest ? step + 1 : rest;
+        return NOT_READY;
+    }
     EACH(work, RUNNING) if (it->in_use && (it->of <= 1 || it->of == work->handle)) return NOT_READY;
     it->in_use = 0;
     return OK;
 }
-static u64 launches_before(u64 event) { return find(EVENT, event)->at; }
-int cuEventSynchronize(u64 event) { if (launches_before(event) > reached) reached = launches_before(event); return OK; }
 int cuEventElapsedTime(float *ms, u64 from, u64 to) {
-    *ms = (float)(launches_before(to) - launches_before(from)) * (float)each / 1000;
+    ALONE;
+    *ms = (float)(int64_t)(find(EVENT, to)->at - find(EVENT, from)->at) / 1000;
     return OK;
 }
 
-/* A function, three sizes of the grid and of a block, shared memory, a stream, two lists. */
+/* A function or a kernel, three sizes of the grid and of a block, shared memory, a stream, two lists. */
 int cuLaunchKernel(u64 a, u32 b, u32 c, u32 d, u32 e, u32 f, u32 g, u32 h, u64 i, u64 j, u64 k) {
+    struct thing *library = a > KERNEL ? find(MODULE, a - KERNEL) : NULL;
+    if (library) bring(library);
     fake_arrive();
     launched = a + 3 * b + 5 * c + 7 * d + 11 * e + 13 * f + 17 * g + 19 * h + 23 * i + 29 * j + 31 * k;
     return OK;
 }
 int cuLaunchKernel_ptsz(u64 a, u32 b, u32 c, u32 d, u32 e, u32 f, u32 g, u32 h, u64 i, u64 j, u64 k) {
     return cuLaunchKernel(a, b, c, d, e, f, g, h, i, j, k) + 7000;
+}
+
+/* ---- threads of the program that launch by way of the interposer ---- */
+static struct { int (*launch)(u64, u32, u32, u32, u32, u32, u32, u32, u64, u64, u64); u64 context, stream, times; } plan;
+static void *launches(void *at) {
+    current = plan.context;
+    for (u64 i = 0; i < plan.times; i++) plan.launch(1, 1, 1, 1, 1, 1, 1, 1, plan.stream ? plan.stream + 16 * (u64)at : 0, 1, 1);
+    return 0;
+}
+/* So many threads at once, each with so many launches, in streams of their own or all in the default one. */
+u64 fake_threads(u64 n, u64 times, u64 context, u64 stream) {
+    pthread_t threads[64];
+    plan.launch = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
+    plan.context = context; plan.stream = stream; plan.times = times;
+    for (u64 i = 0; i < n; i++) pthread_create(&threads[i], 0, launches, (void *)i);
+    for (u64 i = 0; i < n; i++) pthread_join(threads[i], 0);
+    return 0;
 }
 
 /* ---- look-ups: base, version, symbol, symbol with per-thread streams ---- */

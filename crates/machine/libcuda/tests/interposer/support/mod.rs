@@ -143,18 +143,27 @@ impl Program {
         ended.errors
     }
 
-    /// Plays a script, in which `used card bytes` and `pinned bytes` are the ledger's values.
+    /// Plays a script, in which `used card bytes` and `pinned bytes` are the ledger's values,
+    /// `readings n` is how often the arbiter was asked for a reading of the driver, and `finds card
+    /// bytes` says what it finds there from now on that no account explains.
     pub(crate) fn play(&mut self, arbiter: Option<&FakeArbiter>, script: &str) {
         let played = self.0.play_with(script, |line| ledger_says(arbiter, line));
         played.unwrap_or_else(|why| panic!("{why:#}"));
     }
 }
 
-/// Checks a line that is about the ledger; false for any other.
+/// Checks or obeys a line that is about the arbiter; false for any other.
 fn ledger_says(arbiter: Option<&FakeArbiter>, line: &str) -> Result<bool> {
     let (what, expected) = line.split_once(' ').unwrap_or((line, ""));
     let (found, bytes) = match what {
         "pinned" => (arbiter.context("no ledger")?.pinned(), expected),
+        "readings" => (arbiter.context("no arbiter")?.n_readings() as u64, expected),
+        "finds" => {
+            let (card, bytes) = expected.split_once(' ').context("card and bytes")?;
+            let arbiter = arbiter.context("no arbiter")?;
+            arbiter.finds(card.parse()?, bytes_of(bytes));
+            return Ok(true);
+        }
         "used" => {
             let (card, bytes) = expected.split_once(' ').context("card and bytes")?;
             (arbiter.context("no ledger")?.used(card.parse()?), bytes)
