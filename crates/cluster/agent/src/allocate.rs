@@ -111,6 +111,7 @@ fn hand_over(
         pinned: memory_limit(tenant.pod, tenant.container),
         compute: compute_time(tenant.container),
         class: claim.class(),
+        slice: dialect::slice_of(tenant.pod).unwrap_or(None),
         isolated: !site.no_isolation,
         environment,
         annotations: BTreeMap::new(),

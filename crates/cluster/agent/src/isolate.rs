@@ -32,6 +32,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use sublet_abi::settings::SettingsError;
 use sublet_abi::{MAX_DEVICES, Mode};
+use sublet_arbiter::holder::{Reader, advice_on};
 use sublet_arbiter::libraries::{Carried, LibraryError};
 use sublet_arbiter::{ArbiterError, HandleError, TimeSharing};
 use sublet_fakegpu::MachineError;
@@ -195,11 +196,17 @@ impl IsolationError {
         }
     }
 
-    /// The error and its cause, where only a line can be said.
+    /// The error and its cause, where only a line can be said. If another process's arbiter is in the
+    /// way, also the command on the node that ends it.
     pub(crate) fn with_cause(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(cause) => format!("{self}: {cause}"),
-            None => self.to_string(),
+        match (self, std::error::Error::source(self)) {
+            (IsolationError::Arbiter(ArbiterError::Held { pid, uid, .. }), _)
+                if *pid != std::process::id() =>
+            {
+                format!("{self}; {}", advice_on(*pid, *uid, Reader::Elsewhere))
+            }
+            (_, Some(cause)) => format!("{self}: {cause}"),
+            (_, None) => self.to_string(),
         }
     }
 }
@@ -229,4 +236,44 @@ fn make_private(folder: &Path) -> Result<(), IsolationError> {
 fn open_to_all(path: &Path, mode: u32) -> Result<(), IsolationError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(IsolationError::io("opening to containers", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The reason is in the agent's log and on the node's object.
+    #[test]
+    fn an_agent_that_is_refused_names_the_command_that_ends_the_other_arbiter() {
+        // By its command line an arbiter that somebody started by hand; it ends with its input.
+        let mut other = Command::new("sh");
+        other.args(["-c", "read word", "sublet", "agent", "--standalone"]);
+        let mut other = other.stdin(Stdio::piped()).spawn().unwrap();
+        let pid = other.id();
+        // It has its command line a moment after it has begun.
+        let line = || fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        while !line().ends_with(b"--standalone\0") {
+            std::thread::yield_now();
+        }
+        let refused_by = |pid| {
+            let error = IsolationError::Arbiter(ArbiterError::Held {
+                pid,
+                uid: Some(0),
+                folder: "/run/sublet/gpu.lock".into(),
+            });
+            error.with_cause()
+        };
+        let why = refused_by(pid);
+        let words = "an arbiter looks after these GPUs already: ";
+        assert!(why.starts_with(words), "{why}");
+        let command = format!("; it is `sublet agent --standalone`; `sudo kill {pid}` ends it");
+        assert!(why.ends_with(&command), "{why}");
+        // Its own last arbiter is about to end.
+        let own = refused_by(std::process::id());
+        assert!(!own.contains("kill"), "{own}");
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
 }

@@ -26,12 +26,11 @@ use kube::{Api, Client};
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 use sublet_api::object::{OwnerReference, Pod};
-use sublet_api::{is_unschedulable, keys};
+use sublet_api::{SYSTEM_NAMESPACES, is_unschedulable, keys};
 use sublet_client::{
     Act, ObjectAddress, PodWire, Pods, Write, event, event_address, list, pod_reference,
     read_object, reference,
 };
-use sublet_scheduler::SYSTEM_NAMESPACES;
 use tokio::sync::watch;
 
 use crate::admission::{AdmissionRules, lacking};

@@ -19,8 +19,8 @@
 //! - `share_pods`: makes a pod of each SharePod of KubeShare 1, and keeps its status.
 //! - `queue/`: the job queue. Its decision is about the whole cluster, so it has a loop of its
 //!   own: `watched_state` and `watching` (the objects), `round` (one look: groups, the engine's decision,
-//!   plans), `steps` (the protocol's words as writes), `report` (status, events), `memory` (state
-//!   of one leadership), `reporter` (writes status and events, beside the decisions). Only
+//!   plans), `steps` (the protocol's words as writes), `reclaims` (the count of groups that go for others),
+//!   `report` (status, events), `memory` (state of one leadership), `reporter` (writes status and events, beside the decisions). Only
 //!   `watching`, `reporter` and `mod` do I/O. `pace` holds its writes to a rate. `quotas`: may a
 //!   quota be as it is, beside the others?
 //! - `keeper`: the controller of the webhook's certificates, with one Secret and the bundle in
@@ -68,14 +68,13 @@ use kube::Client;
 use kube::runtime::WatchStreamExt;
 use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
-use sublet_api::flags;
+use sublet_api::flags::{self, QueueRuleArgs};
 use sublet_api::group::QueueScope;
 use sublet_client::{ElasticQuotas, Flavors, Namespaces, ObjectAddress};
 use sublet_listener::{Door, Limits, listen, stopped};
 use sublet_model::Unit;
 use sublet_plan::Policy;
-use sublet_queue::{GroupFilter, GroupScore, QueueRules};
-use sublet_replicas::leader::{Leadership, LeaseTiming, campaign, candidacy, process_name};
+use sublet_replicas::leader::{Leadership, SWIFT, campaign, candidacy, process_name};
 use sublet_replicas::secret::{is_empty, stored_in};
 use sublet_tasks::{Vital, VitalTask, vital};
 use sublet_telemetry::metrics::ControllerMetrics;
@@ -101,6 +100,7 @@ const SECRET: &str = "sublet-webhook-certificates";
 /// Check and complete GPU pods when they are created and bound (webhooks), and look after the
 /// webhooks' certificates.
 #[derive(Debug, clap::Args)]
+#[command(group = QueueRuleArgs::need_queue())]
 #[command(after_help = "\
 EXAMPLES
   sublet controller                                     in the cluster, two replicas
@@ -174,13 +174,8 @@ pub struct Args {
     #[arg(long, default_value_t, value_name = "POLICY", requires = "queue",
           value_parser = flags::policy())]
     policy: Policy,
-    /// Keep groups waiting; can be given several times
-    #[arg(long, value_name = "NAME", requires = "queue", value_parser = flags::group_filter())]
-    queue_filter: Vec<GroupFilter>,
-    /// Order of the groups of a quota
-    #[arg(long, default_value_t, value_name = "NAME", requires = "queue",
-          value_parser = flags::group_score())]
-    queue_score: GroupScore,
+    #[command(flatten)]
+    queue_rules: QueueRuleArgs,
     /// Most requests that the queue writes per second, events included [default: as many as the API
     /// server answers]
     #[arg(long, value_name = "N", requires = "queue")]
@@ -258,7 +253,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         client,
         lease,
         process_name()?,
-        LeaseTiming::default(),
+        SWIFT,
         campaigner,
         metrics.leading.clone(),
         async move {
@@ -342,11 +337,7 @@ impl Controllers {
                 unit: rules.unit,
             },
             ledgers,
-            rules: QueueRules {
-                filters: args.queue_filter.clone(),
-                score: args.queue_score,
-                ..QueueRules::default()
-            },
+            rules: args.queue_rules.rules(),
             known: known.clone(),
             vital: vital.clone(),
             writes_a_second: args.writes_per_second,

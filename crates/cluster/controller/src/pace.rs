@@ -10,8 +10,13 @@ use tokio::time::{Instant, sleep_until};
 /// burst of twice their rate.
 const SAVED_S: u32 = 2;
 
-/// Longest time that an event or a status gives way to other writes.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Turns of so long are left to other writes by an event or a status. A decision needs its turns at
+/// once, and a turn that a report takes while the next decision is made is one that it lacks then.
+const LEFT: Duration = Duration::from_secs(1);
+
+/// Longest time that an event or a status gives way to other writes. There are two lanes of them, one
+/// write each at a time: with 50 writes a second they take a hundredth of the turns.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Turns in even distances, for all writers.
 #[derive(Debug)]
@@ -48,10 +53,11 @@ impl Pace {
         self.turn().await;
     }
 
-    /// Until when all turns are taken, if the next one is.
+    /// Until when no turn is to spare, if none is now.
     fn taken_until(&self, now: Instant) -> Option<Instant> {
         let next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        (next > now).then_some(next)
+        let spare = next + LEFT;
+        (spare > now).then_some(spare)
     }
 
     /// Takes the next turn; returns its time.
@@ -80,7 +86,29 @@ mod tests {
         assert_eq!(pace.take(at(60_000)), at(60_100));
         assert_eq!(pace.take(at(60_050)), at(60_200));
         assert_eq!(pace.take(at(60_200)), at(60_300));
-        assert_eq!(pace.taken_until(at(60_200)), Some(at(60_400)));
-        assert_eq!(pace.taken_until(at(60_400)), None);
+        assert_eq!(pace.taken_until(at(60_200)), Some(at(61_400)));
+        assert_eq!(pace.taken_until(at(61_400)), None);
+    }
+
+    /// Turns that pass while the next releases are decided are saved for these.
+    #[test]
+    fn reports_find_no_turn_to_spare_while_releases_take_all() {
+        let pace = Pace::new(NonZeroU32::new(50).unwrap());
+        let start = Instant::now();
+        // Every 400 ms so many releases are decided, which are written in turn.
+        let to_spare = |from_ms: u64, releases: usize| {
+            let moments = (from_ms..from_ms + 20_000).step_by(20);
+            let found = moments.filter(|ms| {
+                let now = start + Duration::from_millis(*ms);
+                let decided = if ms.is_multiple_of(400) { releases } else { 0 };
+                for _ in 0..decided {
+                    let _turn = pace.take(now);
+                }
+                pace.taken_until(now).is_none()
+            });
+            found.count()
+        };
+        assert_eq!(to_spare(0, 20), 0);
+        assert!(to_spare(20_000, 10) > 500, "half of the turns are left");
     }
 }

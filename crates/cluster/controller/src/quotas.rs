@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_api::{ElasticQuota, QuotaFacts, QuotaScope, keys, tree_of};
+use sublet_api::{ElasticQuota, ElasticQuotaError, QuotaFacts, QuotaScope, keys, tree_of};
 use sublet_queue::quantity;
 
 /// The top of every tree.
@@ -58,9 +58,11 @@ pub(crate) fn judge_quota(change: QuotaChange, known: &KnownQuotas) -> Result<()
         }
         return has_nobody(quota);
     }
-    let facts = quota
-        .facts()
-        .map_err(|error| format!("{}: {error}", error.field()))?;
+    let unread = |error: &ElasticQuotaError| format!("{}: {error}", error.field());
+    let facts = quota.facts().map_err(|error| unread(&error))?;
+    if let Some(error) = &facts.odd {
+        return Err(unread(error));
+    }
     let elsewhere = known.values().find(|other| {
         other.metadata.name == *name && other.metadata.namespace != quota.metadata.namespace
     });
@@ -352,6 +354,18 @@ mod tests {
             let said = judge_quota(QuotaChange::Set(&quota(wrong)), &tree).unwrap_err();
             assert!(said.contains(told), "{wrong}: {said}");
         }
+    }
+
+    #[test]
+    fn a_time_of_a_minimum_that_is_none_is_refused() {
+        let mut odd = quota(TREE[0]);
+        let within = (keys::QUOTA_MIN_WITHIN.to_owned(), "soon".to_owned());
+        odd.metadata.annotations.extend([within]);
+        let said = judge_quota(QuotaChange::Set(&odd), &known(&TREE)).unwrap_err();
+        assert!(
+            said.starts_with("metadata.annotations[sublet.dev/min-within]: \"soon\": it is no"),
+            "{said}"
+        );
     }
 
     #[test]

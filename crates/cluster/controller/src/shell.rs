@@ -19,7 +19,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use sublet_client::{Write, WriteError, perform};
 use sublet_model::Pauses;
-use sublet_replicas::leader::Leadership;
+use sublet_replicas::leader::{Leadership, SWIFT_DEADLINE};
 use sublet_telemetry::metrics::{ControllerLabel, ControllerMetrics, WriteLabels};
 
 use crate::pace::Pace;
@@ -81,9 +81,6 @@ pub trait Control: Send + Sync + 'static {
 
 /// The pauses after failures of one object.
 pub const PAUSES: Pauses = Pauses::new(Duration::from_millis(200), Duration::from_secs(30));
-
-/// The longest that one write may take.
-const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs a controller for ever: whenever this process leads, its objects are kept as it decides.
 pub async fn govern<C: Control>(
@@ -178,7 +175,7 @@ impl FencedWriter {
             .inc();
     }
 
-    /// Sends a write, if this tenure still may, and for as long as it may.
+    /// Sends a write, if this tenure still may.
     pub(crate) async fn write(&self, write: &Write) -> Result<(), Undone> {
         if let Some(pace) = &self.pace {
             pace.turn().await;
@@ -196,8 +193,8 @@ impl FencedWriter {
 
     async fn send(&self, write: &Write) -> Result<(), Undone> {
         let (client, name) = (&self.client, self.name);
-        let send = |left: Duration| perform(client, write, name, left.min(WRITE_LIMIT));
-        let answer = self.leadership.write(self.tenure, send).await;
+        let posting = perform(client, write, name, SWIFT_DEADLINE);
+        let answer = self.leadership.write(self.tenure, posting).await;
         let answer = answer.ok_or(Undone::Deposed)?;
         let outcome = match &answer {
             Ok(()) => "written",

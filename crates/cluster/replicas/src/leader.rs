@@ -35,20 +35,10 @@ pub struct LeaseTiming {
     pub retry: Duration,
 }
 
-impl Default for LeaseTiming {
-    /// As Kubernetes' own controllers do.
-    fn default() -> LeaseTiming {
-        LeaseTiming {
-            lasts: Duration::from_secs(15),
-            writes: Duration::from_secs(10),
-            retry: Duration::from_secs(2),
-        }
-    }
-}
-
-/// For a process that others wait for. A successor writes within 6 s of a leader's death: one look
-/// to see its last renewal, `lasts`, and one look more. The rest of `lasts` after `writes` is
-/// [`SWIFT_DEADLINE`] and [`SWIFT_JOURNEY`].
+/// The times of every leader of ours, because others wait for all of them: pods for the extender, groups for
+/// the queue. Kubernetes' own controllers take three times as long (15 s). A successor writes within 6 s
+/// of a leader's death: one look to see its last renewal, `lasts`, one look more, and the lists that it
+/// begins with. The rest of `lasts` after `writes` is [`SWIFT_DEADLINE`] and [`SWIFT_JOURNEY`].
 pub const SWIFT: LeaseTiming = LeaseTiming {
     lasts: Duration::from_secs(4),
     writes: Duration::from_millis(1_500),
@@ -147,17 +137,17 @@ impl Leadership {
     }
 
     /// Sends a write and waits for its answer, if that tenure still may write; `None` if not, and
-    /// nothing is sent. `send` gets the time that is left. Nothing stands between this look and the
-    /// write: a successor counts on it. While a write is open, also because it was given up, the
-    /// Lease is not given back early: a successor could be overtaken by it.
-    pub async fn write<F: Future<Output = Result<(), WriteError>>>(
+    /// nothing is sent. `posting` gives the API server [`SWIFT_DEADLINE`] at most. Nothing stands
+    /// between this look and the write: a successor counts on it. While a write is open, also because
+    /// it was given up, the Lease is not given back early: a successor could be overtaken by it.
+    pub async fn write(
         &self,
         number: u64,
-        send: impl FnOnce(Duration) -> F,
+        posting: impl Future<Output = Result<(), WriteError>>,
     ) -> Option<Result<(), WriteError>> {
-        let left = self.left(number)?;
+        self.left(number)?;
         self.open.fetch_add(1, Ordering::SeqCst);
-        let answer = send(left).await;
+        let answer = posting.await;
         if !matches!(answer, Err(WriteError::Unanswered(_))) {
             self.open.fetch_sub(1, Ordering::SeqCst);
         }
@@ -261,6 +251,15 @@ impl Election {
             self.made = None;
         }
         step
+    }
+
+    /// Time until the next look at the Lease: it is taken as soon as it has stood still.
+    fn pause(&self, now: Instant) -> Duration {
+        let retry = self.timing.retry;
+        let others = self.observed.as_ref().filter(|seen| seen.holder != self.me);
+        let still = others.map(|seen| (seen.since + seen.lasts).saturating_duration_since(now));
+        let still = still.filter(|left| !left.is_zero());
+        still.map_or(retry, |left| left.min(retry))
     }
 
     /// The write of a step; nothing for [`Step::Wait`].

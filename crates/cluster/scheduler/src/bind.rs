@@ -276,7 +276,7 @@ async fn carry_out(
                 let posting = perform(&scheduler.client, &write, MANAGER, deadline);
                 let posted = match &office {
                     None => Some(posting.await),
-                    Some((leadership, number)) => leadership.write(*number, |_| posting).await,
+                    Some((leadership, number)) => leadership.write(*number, posting).await,
                 };
                 let Some(posted) = posted else {
                     scheduler.state().release(uid);

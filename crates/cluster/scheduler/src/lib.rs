@@ -64,7 +64,6 @@ use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::{EngineOptions, Policy};
 
-pub use preempt::SYSTEM_NAMESPACES;
 pub use read_replica::{ClusterSnapshot, EventSink, PreemptionVerdict, ReadReplica};
 pub use routes::router;
 pub use state::Scheduler;

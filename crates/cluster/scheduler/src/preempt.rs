@@ -17,12 +17,12 @@ use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use sublet_api::DisruptionBudget;
 use sublet_api::extender::{MetaPod, MetaVictims, PreemptArgs, PreemptResult};
 use sublet_api::object::Pod;
+use sublet_api::{BudgetedPod, DisruptionBudget, breaks_budgets, is_guarded};
 use sublet_client::Change;
 use sublet_model::{Claim, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
-use sublet_plan::{Evictable, RefusedNode, Removable, breaking};
+use sublet_plan::{Evictable, RefusedNode, Removable};
 
 use crate::plans::Membership;
 use crate::routes::{json, read, timed};
@@ -33,10 +33,6 @@ use crate::watches::Listing;
 /// Preempt follows filter at once. A pod is not tried again within a second
 /// (`podInitialBackoffSeconds`), so an older refusal belongs to an earlier cycle.
 const SAME_CYCLE_MS: u64 = 500;
-
-/// From these the controller evicts and deletes nobody, and a policy of the API server refuses it
-/// (`34-controller-policy.yaml`): the cluster needs their pods.
-pub const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 type Labels = BTreeMap<String, String>;
 
@@ -131,7 +127,7 @@ impl Evictions {
         entries
             .sort_by_key(|(entry, started)| (Reverse(entry.priority), started.is_none(), *started));
         let all: Vec<&Entry> = entries.iter().map(|(entry, _)| *entry).collect();
-        let breaks = self.breaking(&all);
+        let breaks = breaks_budgets(&self.budgets.values(), &self.budgeted(&all));
         let removable = entries.into_iter().zip(breaks);
         removable
             .map(|((entry, started), breaks)| Removable {
@@ -147,31 +143,17 @@ impl Evictions {
 
     /// Is one of these the system's, or would the eviction of all break a disruption budget?
     pub(crate) fn is_guarded(&self, entries: &[&Entry]) -> bool {
-        let mut namespaces = entries.iter().map(|entry| entry.pod.namespace());
-        namespaces.any(|namespace| SYSTEM_NAMESPACES.contains(&namespace))
-            || self.breaking(entries).contains(&true)
+        is_guarded(&self.budgets.values(), &self.budgeted(entries))
+    }
+
+    fn budgeted<'a>(&'a self, entries: &[&'a Entry]) -> Vec<BudgetedPod<'a>> {
+        let labels = |uid: &PodUid| self.pods.get(uid).map(|traits| &*traits.labels);
+        let entries = entries.iter().map(|entry| (&entry.pod, labels(&entry.uid)));
+        entries.collect()
     }
 
     fn started(&self, uid: &PodUid) -> Option<&str> {
         self.pods.get(uid)?.started.as_deref()
-    }
-
-    fn breaking(&self, entries: &[&Entry]) -> Vec<bool> {
-        let counted = entries.iter().map(|entry| {
-            let Some(traits) = self.pods.get(&entry.uid) else {
-                return Vec::new();
-            };
-            let (namespace, name) = (entry.pod.namespace(), entry.pod.name());
-            let all = self.budgets.values().enumerate();
-            all.filter(|(_, budget)| budget.counts(namespace, name, &traits.labels))
-                .map(|(index, _)| index)
-                .collect()
-        });
-        let allowed = self
-            .budgets
-            .values()
-            .map(|it| it.status.disruptions_allowed);
-        breaking(&counted.collect::<Vec<_>>(), &allowed.collect::<Vec<_>>())
     }
 
     fn drop_labels(&mut self, labels: &Arc<Labels>) {

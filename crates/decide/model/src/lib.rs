@@ -7,9 +7,9 @@
 //! Suggested reading order: quantities, names, devices, claims, allocations, the ledger.
 //!
 //! # Modules
-//! Quantities that cannot be mixed up (`MiB`, `Milli`, `Count`), amounts as people write them, names, devices and their wiring
-//! (`Inventory`), what a pod asks (`Claim`), what it got (`Allocation`), what a node says of
-//! itself (`NodeFacts`), and the `Ledger`.
+//! Quantities that cannot be mixed up (`MiB`, `Milli`, `Count`), amounts and lengths of turns as
+//! people write them, names, devices and their wiring (`Inventory`), what a pod asks (`Claim`), what
+//! it got (`Allocation`), what a node says of itself (`NodeFacts`), and the `Ledger`.
 
 mod allocation;
 mod amount;
@@ -24,6 +24,7 @@ mod part;
 mod pauses;
 mod peak;
 mod quantity;
+mod slice;
 mod stock;
 mod tags;
 mod time;
@@ -46,6 +47,7 @@ pub use part::Part;
 pub use pauses::Pauses;
 pub use peak::{peak, peak_of};
 pub use quantity::{Bytes, Count, GiB, MiB, Milli, MilliCpu};
+pub use slice::{SliceError, SliceLength};
 pub use stock::{HostPort, MachineUse, Resources, StockAllocatable, StockAsk};
 pub use tags::{CardTags, TagConflict};
 pub use time::Time;

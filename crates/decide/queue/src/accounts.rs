@@ -42,15 +42,19 @@ pub(crate) struct Charge {
     pub(crate) quota: usize,
     pub(crate) class: Class,
     pub(crate) preemptible: bool,
+    /// It does not go for another quota while its own has others that may.
+    pub(crate) stays: bool,
 }
 
 impl Charge {
-    pub(crate) fn of(group: &Group, quota: usize) -> Charge {
+    /// Accounts of a group. `returned`: it has gone before, and starts only within entitlements.
+    pub(crate) fn of(group: &Group, quota: usize, returned: bool) -> Charge {
         Charge {
             quota,
             class: group.class,
             // What is left over is given to who can be asked to leave.
             preemptible: group.preemptible || group.class == Class::Opportunistic,
+            stays: group.class == Class::Guaranteed && (returned || !group.preemptible),
         }
     }
 }
@@ -74,6 +78,8 @@ pub(crate) struct Accounts<'t> {
     used: Vec<u64>,
     /// By guaranteed work that must not be evicted.
     firm: Vec<u64>,
+    /// By guaranteed work that goes last.
+    stays: Vec<u64>,
     /// By opportunistic work.
     spare: Vec<u64>,
     /// Kept for the group that has waited long.
@@ -101,6 +107,7 @@ impl<'t> Accounts<'t> {
             entitlement: cells(),
             used: cells(),
             firm: cells(),
+            stays: cells(),
             spare: cells(),
             kept: cells(),
         };
@@ -193,6 +200,9 @@ impl<'t> Accounts<'t> {
             if !to.preemptible {
                 add(&mut self.firm);
             }
+            if to.stays {
+                add(&mut self.stays);
+            }
         }
     }
 
@@ -214,11 +224,84 @@ impl<'t> Accounts<'t> {
     /// Checks whether there is one of these resources that every quota, from this one up to where
     /// its branch meets that of the other, uses beyond its entitlement.
     pub(crate) fn is_over(&self, quota: usize, other: usize, amounts: &[u64]) -> bool {
-        let met: Vec<usize> = self.tree.upwards(other).collect();
-        let branch = || self.tree.upwards(quota).take_while(|at| !met.contains(at));
-        let over =
-            |at: usize| branch().all(|quota| self.used(quota)[at] > self.entitlement(quota)[at]);
+        self.is_beyond(&self.used, (quota, other), amounts)
+    }
+
+    /// The same, if all went that may go before what stays.
+    pub(crate) fn stays_over(&self, quota: usize, other: usize, amounts: &[u64]) -> bool {
+        self.is_beyond(&self.stays, (quota, other), amounts)
+    }
+
+    fn is_beyond(&self, account: &[u64], (quota, other): (usize, usize), amounts: &[u64]) -> bool {
+        let is_shared = |at: usize| self.tree.upwards(other).any(|above| above == at);
+        let over = |at: usize| {
+            let mut branch = self.tree.upwards(quota).take_while(|at| !is_shared(*at));
+            branch.all(|quota| {
+                let cell = self.cells(quota).start + at;
+                account[cell] > self.entitlement[cell]
+            })
+        };
         quota != other && (0..amounts.len()).any(|at| amounts[at] > 0 && over(at))
+    }
+
+    /// Does the quota's own use leave no room for these amounts in what it is entitled to?
+    pub(crate) fn is_full(&self, quota: usize, amounts: &[u64]) -> bool {
+        let both = self.used(quota).iter().zip(self.entitlement(quota));
+        let mut all = both.zip(amounts).filter(|(_, ask)| **ask > 0);
+        all.any(|((used, entitlement), ask)| used.saturating_add(*ask) > *entitlement)
+    }
+
+    /// Has the quota's own minimum room for these amounts?
+    pub(crate) fn is_within_min(&self, quota: usize, amounts: &[u64]) -> bool {
+        let both = self.used(quota).iter().zip(self.min(quota));
+        let mut all = both.zip(amounts).filter(|(_, ask)| **ask > 0);
+        all.all(|((used, min), ask)| used.saturating_add(*ask) <= *min)
+    }
+
+    /// May a group with such amounts start beyond what its quotas are entitled to? Not beyond a
+    /// maximum, not on what a quota keeps that does not lend, and not on another tree's part.
+    ///
+    /// # Errors
+    /// The first limit that it would pass.
+    pub(crate) fn check_loan(&self, to: Charge, amounts: &[u64]) -> Result<(), QueueReason> {
+        let top = self.tree.upwards(to.quota).last().unwrap_or(to.quota);
+        let tree = &self.tree.by_number()[to.quota].tree;
+        let totals = self.there_is.get(&**tree);
+        for (at, &asked) in amounts.iter().enumerate().filter(|(_, ask)| **ask > 0) {
+            for quota in self.tree.upwards(to.quota) {
+                let cell = self.cells(quota).start + at;
+                let all = self.used[cell].saturating_add(self.spare[cell]);
+                let max = self.max[cell];
+                if all.saturating_add(asked) > max {
+                    return Err(self.over(quota, at, asked, (QuotaLimit::Max, all, max)));
+                }
+            }
+            let tops = self.tree.below(None).iter();
+            let tops = tops.filter(|top| self.tree.by_number()[**top].tree == *tree);
+            let taken = tops.map(|&top| self.taken(top, at, (to.quota, asked)));
+            let taken = taken.fold(0, u64::saturating_add);
+            let total = totals.map_or(0, |totals| totals[at]);
+            if taken > total {
+                let used = taken.saturating_sub(asked);
+                return Err(self.over(top, at, asked, (QuotaLimit::Entitlement, used, total)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Amount that nobody else can have of what a quota has: what is used there and below, and what
+    /// is kept for those that do not lend. `more`: an amount that comes to a quota.
+    fn taken(&self, quota: usize, dimension: usize, more: (usize, u64)) -> u64 {
+        let cell = self.cells(quota).start + dimension;
+        let below = self.tree.below(Some(quota)).iter();
+        let below = below.map(|&child| self.taken(child, dimension, more));
+        let below = below.fold(0, u64::saturating_add);
+        let of_it = if more.0 == quota { more.1 } else { 0 };
+        let has = below.max(self.used[cell].saturating_add(of_it));
+        match self.tree.by_number()[quota].lends || self.min[cell] == FREE {
+            true => has,
+            false => has.max(self.min[cell]),
+        }
     }
 
     /// May a group with such amounts start, as far as its quota and those above say?

@@ -35,6 +35,9 @@ pub enum QueueDecision {
         position: u32,
         /// Reason of the wait.
         reason: QueueReason,
+        /// Since when its quota's minimum has room for it, which the caller hands in again with the
+        /// group; none if it has none.
+        room_since: Option<Time>,
     },
 }
 

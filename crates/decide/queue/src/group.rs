@@ -100,6 +100,33 @@ pub struct Group {
     pub ends: Option<Time>,
     /// When it began to run.
     pub started: Option<Time>,
+    /// Evictions and saved work, on which profiles decide.
+    pub past: GroupPast,
+}
+
+/// A group's evictions and its saved work.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupPast {
+    /// So many times it went for another group.
+    pub reclaims: u32,
+    /// When it went last.
+    pub reclaimed: Option<Time>,
+    /// Since when its quota's minimum has room for it, as the last decision said.
+    pub room_since: Option<Time>,
+    /// The part of its work that it keeps if it goes.
+    pub saves: Saves,
+}
+
+/// The part of a group's work that an eviction does not cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Saves {
+    /// It does not say. The site may assume a period.
+    #[default]
+    Unknown,
+    /// It writes a checkpoint each time so many milliseconds of its run have passed.
+    Every(u64),
+    /// Its last checkpoint is of that time.
+    At(Time),
 }
 
 impl Group {

@@ -18,6 +18,8 @@ pub(crate) struct Waiting {
     pub(crate) since: Time,
     /// Amounts that its members that start together ask, by dimension.
     pub(crate) asks: Rc<[u64]>,
+    /// Its share in the order is that of its quota times the first, over the second.
+    pub(crate) weight: (u64, u64),
     /// Number of its looks, which groups that look alike share; none for a group that has run.
     pub(crate) looks: Option<u32>,
 }
@@ -90,9 +92,10 @@ fn rank(accounts: &Accounts<'_>, quota: usize, first: &Waiting, class: Class) ->
     let is_beyond = !asked().all(is_below);
     let entitlement = accounts.entitlement(quota);
     let shares = asked().filter(|(at, _)| entitlement[*at] < u64::MAX);
+    let (times, over) = first.weight;
     let shares = shares.map(|(at, ask)| Share {
-        used: used[at].saturating_add(*ask),
-        of: entitlement[at],
+        used: used[at].saturating_add(*ask).saturating_mul(times),
+        of: entitlement[at].saturating_mul(over),
     });
     let largest = shares.max_by(|a, b| a.cmp(*b));
     (is_beyond, largest.unwrap_or(Share::NONE))

@@ -133,6 +133,29 @@ impl<'a> Places<'a> {
         undone.is_err_and(|has_room| has_room)
     }
 
+    /// Searches places for these members with others gone, and undoes it all.
+    pub(crate) fn search<T>(
+        &mut self,
+        group: &Group,
+        wanted: &[Wanted<'_>],
+        ground: Ground,
+        search: impl FnOnce(&mut Search<'_, '_>) -> T,
+    ) -> T {
+        let opens = self.parts(wanted, ground);
+        let undone: Result<(), T> = self.trial.step(|trial| {
+            Err(search(&mut Search {
+                trial,
+                group,
+                wanted,
+                opens: &opens,
+            }))
+        });
+        match undone {
+            Err(found) => found,
+            Ok(()) => unreachable!("it fails in any case"),
+        }
+    }
+
     /// The nodes open to each of these.
     fn parts(&mut self, wanted: &[Wanted<'_>], ground: Ground) -> Vec<Rc<[NodeIdx]>> {
         let all = wanted.iter();
@@ -155,6 +178,99 @@ impl<'a> Places<'a> {
         self.open.push((shape.rules.clone(), open));
         found
     }
+}
+
+/// Members that are placed one by one, each where the caller says.
+pub(crate) struct Search<'s, 't> {
+    trial: &'s mut Trial<'t>,
+    group: &'s Group,
+    wanted: &'s [Wanted<'s>],
+    opens: &'s [Rc<[NodeIdx]>],
+}
+
+impl Search<'_, '_> {
+    /// The members, the largest first: the position of each role among those that are wanted, and
+    /// the member's number.
+    pub(crate) fn members(&self) -> Vec<(usize, u32)> {
+        let mut order: Vec<usize> = (0..self.wanted.len()).collect();
+        order.sort_by_cached_key(|&at| std::cmp::Reverse(size(self.wanted[at].role)));
+        let of = |at: usize| {
+            self.wanted[at]
+                .indices
+                .iter()
+                .map(move |index| (at, *index))
+        };
+        order.into_iter().flat_map(of).collect()
+    }
+
+    /// Number of whole cards that a member needs; none for parts of cards.
+    pub(crate) fn whole_cards(&self, (at, _): (usize, u32)) -> u64 {
+        match self.wanted[at].role.pod.claim.ask() {
+            Ask::WholeCards(count) => count.get().into(),
+            Ask::Nothing | Ask::Parts(_) => 0,
+        }
+    }
+
+    /// Is the node open to a member?
+    pub(crate) fn is_open(&self, (at, _): (usize, u32), node: NodeIdx) -> bool {
+        self.opens[at].contains(&node)
+    }
+
+    /// Number of idle cards of a node.
+    pub(crate) fn idle(&self, node: NodeIdx) -> u64 {
+        let ledger = self.trial.engine().ledger();
+        ledger.outline(node).idle().get().into()
+    }
+
+    pub(crate) fn evict<'u>(&mut self, gone: impl Iterator<Item = &'u PodUid>) {
+        gone.for_each(|uid| {
+            let _entry = self.trial.evict(uid);
+        });
+    }
+
+    /// Places a member on any node that is open to it.
+    pub(crate) fn place(&mut self, member: (usize, u32)) -> bool {
+        place_on(
+            self.trial,
+            self.group,
+            self.wanted,
+            member,
+            &self.opens[member.0],
+        )
+    }
+
+    /// Places a member on a node.
+    pub(crate) fn place_on(&mut self, member: (usize, u32), node: NodeIdx) -> bool {
+        place_on(self.trial, self.group, self.wanted, member, &[node])
+    }
+
+    /// Would the member fit on a node if these had gone?
+    pub(crate) fn fits<'u>(
+        &mut self,
+        member: (usize, u32),
+        node: NodeIdx,
+        gone: impl Iterator<Item = &'u PodUid>,
+    ) -> bool {
+        let (group, wanted) = (self.group, self.wanted);
+        let undone: Result<(), bool> = self.trial.step(|trial| {
+            for uid in gone {
+                let _entry = trial.evict(uid);
+            }
+            Err(place_on(trial, group, wanted, member, &[node]))
+        });
+        undone.is_err_and(|fits| fits)
+    }
+}
+
+fn place_on(
+    trial: &mut Trial<'_>,
+    group: &Group,
+    wanted: &[Wanted<'_>],
+    (at, index): (usize, u32),
+    nodes: &[NodeIdx],
+) -> bool {
+    let placed = place(trial, (group, wanted[at].role, index), nodes);
+    placed.is_ok_and(|slot| slot.is_some())
 }
 
 fn evict(trial: &mut Trial<'_>, gone: &BTreeSet<PodUid>) {

@@ -5,8 +5,10 @@
 //! start any more (`start`): first guaranteed ones, then opportunistic ones. For a group that has
 //! waited long room is kept (`keep`). The engine is the same afterwards.
 
+mod by_node;
 mod count;
 mod keep;
+mod lend;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,7 @@ use sublet_plan::stock::NodeRules;
 use crate::accounts::{Accounts, Charge};
 use crate::memo::PlacesKey;
 use crate::place::{Ground, Lack, Places};
+use crate::profile::ProfileTerms;
 use crate::reclaim::Evictables;
 use crate::{
     Group, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueVictim, QuotaTree,
@@ -64,6 +67,8 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
     } = snapshot;
     memo.learn(tree, groups);
     memo.learn_looks(engine, nodes, groups);
+    let cards = |(node, _): &(NodeIdx, NodeRules)| engine.ledger().book(*node).cards().len() as u64;
+    let widest = nodes.iter().map(cards).max().unwrap_or(0);
     let mut tick = Tick {
         groups,
         rules,
@@ -82,6 +87,9 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         no_room: BTreeMap::new(),
         no_reclaim: BTreeSet::new(),
         kept: None,
+        room_since: vec![None; groups.len()],
+        widest,
+        overdue: BTreeSet::new(),
     };
     tick.count();
     tick.run(hold);
@@ -114,9 +122,15 @@ struct Tick<'a> {
     /// Members that found no place. They find none until some member is evicted.
     no_room: BTreeMap<(PlacesKey, Ground), Lack>,
     /// Groups for which no eviction helps.
-    no_reclaim: BTreeSet<(usize, i32, PlacesKey)>,
+    no_reclaim: BTreeSet<(usize, i32, bool, PlacesKey)>,
     /// Room that is kept, and the group for which it is.
     kept: Option<Kept>,
+    /// Since when the minimum of each group's quota has room for it.
+    room_since: Vec<Option<Time>>,
+    /// The most cards that a node has.
+    widest: u64,
+    /// Groups within their quota's minimum that had to have a place by now, and have none.
+    overdue: BTreeSet<usize>,
 }
 
 /// The members of a group that start, and the members that are evicted for them.
@@ -145,6 +159,10 @@ impl Kept {
 }
 
 impl Tick<'_> {
+    fn terms(&self) -> &'static ProfileTerms {
+        self.rules.profile.terms()
+    }
+
     fn run(&mut self, hold: Option<&QueueHold>) {
         let quotas = self.accounts.tree().by_number().len();
         self.evictables = Evictables::of(self.groups, &self.charges, quotas);
@@ -153,6 +171,7 @@ impl Tick<'_> {
         let failed = self.start_all(&mut lines, Class::Guaranteed);
         self.keep_for(&failed);
         self.start_surplus(Class::Guaranteed);
+        self.lend();
         let mut lines = self.lines(Class::Opportunistic);
         let _failed = self.start_all(&mut lines, Class::Opportunistic);
         self.start_surplus(Class::Opportunistic);
@@ -180,6 +199,7 @@ impl Tick<'_> {
                 group: self.groups[at].id.clone(),
                 position: self.positions[at].unwrap_or(0),
                 reason: reason?,
+                room_since: self.room_since[at],
             })
         }));
         decisions

@@ -69,6 +69,8 @@ pub struct PodSnapshot {
     pub bound: Option<NodeName>,
     /// It is being deleted.
     pub going: bool,
+    /// It has had its place, and has ended.
+    pub ended: bool,
 }
 
 /// A group as it is seen.
@@ -244,6 +246,8 @@ fn fate<R: Clone>(
             }
         }
         (true, false) => roll_back(plan, seen, snapshot),
+        // All have come and ended: whoever comes next queues.
+        (false, false) if part.slots.iter().all(|slot| has_ended(slot, snapshot)) => Fate::Over,
         // Nobody has come yet, so the whole group may go elsewhere.
         (false, false) if left.slots.len() < part.slots.len() && none_bound(seen) => Fate::Over,
         (false, _) => Fate::Stays(claimed(left, seen, snapshot)),
@@ -269,6 +273,12 @@ fn none_bound(seen: &GroupSnapshot<'_>) -> bool {
 fn is_bound(slot: &Slot, snapshot: &PlanSnapshot<'_>) -> bool {
     let pod = slot.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
     pod.is_some_and(|pod| pod.bound.as_ref() == Some(&slot.node))
+}
+
+/// Has the slot's pod had its place, and ended?
+fn has_ended(slot: &Slot, snapshot: &PlanSnapshot<'_>) -> bool {
+    let pod = slot.pod.as_ref().and_then(|uid| snapshot.pods.get(uid));
+    pod.is_some_and(|pod| pod.ended)
 }
 
 /// Have enough members of every gang and role been bound, those aside that come later?
@@ -337,8 +347,9 @@ fn roll_back<R>(
     }
 }
 
-/// The part with its pods: each that waits gets a free slot of its role, and a slot whose pod is gone is
-/// free again.
+/// The part with its pods: each that waits gets a free slot of its role. A slot whose pod is gone is free
+/// again, and so is one whose pod has ended: the next pod of a Job that makes them one after the other
+/// takes it.
 fn claimed<R>(
     mut part: PlannedGroup<R>,
     seen: &GroupSnapshot<'_>,
@@ -359,10 +370,14 @@ fn claimed<R>(
         if pod.bound.is_some() || has_slot.contains(uid) {
             continue;
         }
-        let mut slots = part.slots.iter_mut();
-        let free = slots.find(|slot| slot.role == *role && slot.pod.is_none());
-        if let Some(slot) = free {
-            slot.pod = Some(uid.clone());
+        let of_role = |slot: &Slot| slot.role == *role;
+        let free = |slot: &Slot| of_role(slot) && slot.pod.is_none();
+        let left = |slot: &Slot| of_role(slot) && has_ended(slot, snapshot);
+        let mut slots = part.slots.iter();
+        let at = slots.position(free);
+        let at = at.or_else(|| part.slots.iter().position(left));
+        if let Some(at) = at {
+            part.slots[at].pod = Some(uid.clone());
         }
     }
     part
@@ -399,7 +414,7 @@ fn step_of<R>(
 ) -> Option<PlanStep<R>> {
     let uid = slot.pod.clone()?;
     let pod = snapshot.pods.get(&uid)?;
-    if pod.bound.is_some() || pod.going {
+    if pod.bound.is_some() || pod.going || pod.ended {
         return None;
     }
     let mark = SlotMark {

@@ -152,6 +152,18 @@ impl QueueReason {
 }
 
 impl QueueReason {
+    /// Checks whether only a change of the group's own objects or of its quotas starts the group: time
+    /// and the end of others do not.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            QueueReason::Infeasible(_)
+                | QueueReason::NoQuota { .. }
+                | QueueReason::ParentQuota { .. }
+        )
+    }
+
     /// Checks whether the requests of such a group count in the division among quotas. A group that
     /// cannot start as things are set up has no part in it.
     #[must_use]

@@ -13,13 +13,14 @@
 //! evicted before there is a proven place for the group, and every evicted member is needed for it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_model::{Ask, Class, Entry, PodUid, Standing, Time};
+use sublet_model::{Ask, Class, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
 
 use crate::accounts::{Accounts, Charge};
+use crate::loss::{lost_ms, weighed};
 use crate::memo::QueueMemo;
-use crate::{GangRole, Group, QueueVictim};
+use crate::{GangRole, Group, Member, QueueReason, QueueVictim, Saves};
 
 /// Members that go together: one that is more than its group needs, or all of a group.
 #[derive(Debug, Clone)]
@@ -27,9 +28,64 @@ pub(crate) struct Bundle {
     pub(crate) group: usize,
     charge: Charge,
     priority: i32,
-    rank: Rank,
+    pub(crate) rank: Rank,
     /// Each with what it uses, by dimension.
-    members: Vec<(PodUid, Vec<u64>)>,
+    pub(crate) members: Vec<(PodUid, Vec<u64>)>,
+    /// Work that is lost, in milliseconds of one card.
+    pub(crate) loss: u64,
+    /// Cards that come free on each node.
+    pub(crate) cards: Vec<(NodeIdx, u64)>,
+    is_wide: bool,
+    /// So many times it went before.
+    reclaims: u32,
+    /// It has checkpoints.
+    saves: bool,
+}
+
+impl Bundle {
+    pub(crate) fn quota(&self) -> usize {
+        self.charge.quota
+    }
+
+    pub(crate) fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.members.iter().map(|(uid, _)| uid)
+    }
+
+    /// May it go for a gang that is not within a minimum? Once, or twice if it loses little.
+    fn may_go_once_more(&self) -> bool {
+        self.reclaims < if self.saves { 2 } else { 1 }
+    }
+
+    /// Cards that come free.
+    pub(crate) fn all_cards(&self) -> u64 {
+        self.cards.iter().map(|(_, cards)| cards).sum()
+    }
+}
+
+/// Rights of a group against those that run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rights {
+    /// Groups that need more cards than a node has go for it.
+    pub(crate) wide: bool,
+    /// Groups go for it once, or twice if they have checkpoints.
+    pub(crate) once: bool,
+    /// Groups go for it that are back within their entitlements, though others could.
+    pub(crate) back: bool,
+    /// Groups of its own quota go for it that need fewer cards than so many.
+    pub(crate) own_below: u64,
+    /// The most work that may be lost for it.
+    pub(crate) budget: u64,
+}
+
+impl Rights {
+    /// All that the law of quotas says.
+    pub(crate) const ALL: Rights = Rights {
+        wide: true,
+        once: false,
+        back: true,
+        own_below: 0,
+        budget: u64::MAX,
+    };
 }
 
 /// The facts of a group that decide which members may be evicted for it.
@@ -38,6 +94,9 @@ pub(crate) struct Claimant<'a> {
     pub(crate) charge: Charge,
     pub(crate) priority: i32,
     pub(crate) asks: &'a [u64],
+    pub(crate) rights: Rights,
+    /// It is to start beyond the entitlement of its quotas.
+    pub(crate) on_loan: bool,
 }
 
 /// Groups that may have to go, by quota: opportunistic work by itself.
@@ -99,8 +158,13 @@ impl Evictables {
 
     /// Might somebody go for a group of that quota and priority while no quota uses too much?
     pub(crate) fn may_yield(&self, quota: usize, priority: i32) -> bool {
+        !self.spare.is_empty() || self.has_below(quota, priority)
+    }
+
+    /// Has the quota a group of a lower priority that may go?
+    pub(crate) fn has_below(&self, quota: usize, priority: i32) -> bool {
         let own = &self.by_quota[quota];
-        !self.spare.is_empty() || !own.groups.is_empty() && own.lowest < priority
+        !own.groups.is_empty() && own.lowest < priority
     }
 
     /// Lists the bundles that may go for this group, one after another: each may go when those
@@ -112,28 +176,8 @@ impl Evictables {
         about: &Running<'_>,
         spared: impl Fn(usize) -> bool,
     ) -> Vec<Bundle> {
-        let Claimant { charge, asks, .. } = claimant;
-        if charge.class == Class::Opportunistic {
-            return Vec::new();
-        }
-        let mut all = about.bundles(&self.spare);
-        for (quota, theirs) in self.by_quota.iter_mut().enumerate() {
-            let may_go = match quota == charge.quota {
-                true => !theirs.groups.is_empty() && theirs.lowest < claimant.priority,
-                false => accounts.is_over(quota, charge.quota, asks),
-            };
-            if may_go && !theirs.groups.is_empty() {
-                let bundles = &mut theirs.bundles;
-                let bundles = bundles.get_or_insert_with(|| about.bundles(&theirs.groups));
-                all.extend(bundles.iter().cloned());
-            }
-        }
-        all.retain(|bundle| !spared(bundle.group));
-        if all.is_empty() {
-            return all;
-        }
-        all.sort_by_key(|bundle| bundle.rank);
         let mut going = Going::from(accounts);
+        let mut all = self.ranked(accounts, claimant, about, |bundle| !spared(bundle.group));
         all.retain(|bundle| {
             let may_go = going.may_go(bundle, claimant);
             if may_go {
@@ -143,6 +187,79 @@ impl Evictables {
         });
         all
     }
+
+    /// Lists the bundles that may go for this group as things are, within its budget, by rank.
+    pub(crate) fn offers(
+        &mut self,
+        accounts: &Accounts<'_>,
+        claimant: Claimant<'_>,
+        about: &Running<'_>,
+        spared: impl Fn(usize) -> bool,
+    ) -> Vec<Bundle> {
+        let going = Going::from(accounts);
+        self.ranked(accounts, claimant, about, |bundle| {
+            !spared(bundle.group)
+                && claimant.price(bundle) <= claimant.rights.budget
+                && going.may_go(bundle, claimant)
+        })
+    }
+
+    /// Lists those bundles by rank whose quotas may have to give something to this group.
+    fn ranked(
+        &mut self,
+        accounts: &Accounts<'_>,
+        claimant: Claimant<'_>,
+        about: &Running<'_>,
+        counts: impl Fn(&Bundle) -> bool,
+    ) -> Vec<Bundle> {
+        let Claimant { charge, asks, .. } = claimant;
+        if charge.class == Class::Opportunistic {
+            return Vec::new();
+        }
+        let mut all = about.bundles(&self.spare);
+        all.retain(&counts);
+        for (quota, theirs) in self.by_quota.iter_mut().enumerate() {
+            let may_go = match quota == charge.quota {
+                true => theirs.lowest < claimant.priority || claimant.rights.own_below > 0,
+                false => accounts.is_over(quota, charge.quota, asks),
+            };
+            if !may_go || theirs.groups.is_empty() {
+                continue;
+            }
+            let bundles = &mut theirs.bundles;
+            let bundles = bundles.get_or_insert_with(|| about.bundles(&theirs.groups));
+            all.extend(bundles.iter().filter(|bundle| counts(bundle)).cloned());
+        }
+        all.sort_by_key(|bundle| bundle.rank);
+        all
+    }
+}
+
+impl Claimant<'_> {
+    /// May it start, as far as quotas say?
+    ///
+    /// # Errors
+    /// The first limit that it would pass.
+    pub(crate) fn check(
+        &self,
+        accounts: &Accounts<'_>,
+        leaves_kept: bool,
+    ) -> Result<(), QueueReason> {
+        match self.on_loan {
+            true => accounts.check_loan(self.charge, self.asks),
+            false => accounts.check(self.charge, self.asks, leaves_kept),
+        }
+    }
+
+    /// Part of the budget that a bundle takes. Opportunistic work takes none, and neither does what
+    /// goes for a higher priority in its quota.
+    pub(crate) fn price(&self, bundle: &Bundle) -> u64 {
+        let is_lower = bundle.charge.quota == self.charge.quota && bundle.priority < self.priority;
+        match is_lower || bundle.charge.class == Class::Opportunistic {
+            true => 0,
+            false => bundle.loss,
+        }
+    }
 }
 
 /// Data from which bundles are made.
@@ -150,18 +267,46 @@ pub(crate) struct Running<'a> {
     pub(crate) groups: &'a [Group],
     pub(crate) charges: &'a [Option<Charge>],
     pub(crate) memo: &'a QueueMemo,
+    pub(crate) ledger: &'a Ledger,
     pub(crate) now: Time,
+    /// Checkpoints count in the work that is lost, and so does each time before.
+    pub(crate) weighs: bool,
+    pub(crate) saves_every_ms: Option<u64>,
+    /// The most cards that a node has.
+    pub(crate) widest: u64,
 }
 
 impl Running<'_> {
     fn bundles(&self, of: &[usize]) -> Vec<Bundle> {
         let of = of.iter().filter_map(|&at| Some((at, self.charges[at]?)));
-        of.flat_map(|(at, charge)| bundles(at, &self.groups[at], charge, (self.memo, self.now)))
+        of.flat_map(|(at, charge)| bundles(at, &self.groups[at], charge, self))
             .collect()
+    }
+
+    /// Milliseconds that each card of a group counts as lost.
+    fn lost_ms(&self, group: &Group) -> u64 {
+        if !self.weighs {
+            let began = group.started.unwrap_or(self.now);
+            return self.now.ms().saturating_sub(began.ms());
+        }
+        let lost = lost_ms(group, self.now, self.saves_every_ms);
+        weighed(lost, group.past.reclaims)
+    }
+
+    /// Cards of these members by node.
+    fn cards(&self, members: &[(&GangRole, &Member)]) -> Vec<(NodeIdx, u64)> {
+        let mut by_node = BTreeMap::new();
+        for (role, member) in members {
+            if let Some(node) = self.ledger.find(member.node.as_str()) {
+                *by_node.entry(node).or_default() += cards(role);
+            }
+        }
+        by_node.into_iter().collect()
     }
 }
 
 /// Accounts as they are when some have gone.
+#[derive(Clone)]
 pub(crate) struct Going<'t> {
     pub(crate) accounts: Accounts<'t>,
     pub(crate) uids: BTreeSet<PodUid>,
@@ -203,20 +348,29 @@ impl<'t> Going<'t> {
         sum
     }
 
-    fn may_go(&self, bundle: &Bundle, claimant: Claimant<'_>) -> bool {
+    pub(crate) fn may_go(&self, bundle: &Bundle, claimant: Claimant<'_>) -> bool {
         let (from, to) = (bundle.charge, claimant.charge);
         if from.class == Class::Opportunistic {
             return to.class == Class::Guaranteed;
         }
+        let rights = claimant.rights;
         if from.quota == to.quota {
-            return bundle.priority < claimant.priority;
+            let is_small = bundle.all_cards() < rights.own_below && bundle.may_go_once_more();
+            return bundle.priority < claimant.priority
+                || is_small && bundle.priority == claimant.priority;
+        }
+        let is_spared = bundle.is_wide && !rights.wide || rights.once && !bundle.may_go_once_more();
+        if is_spared {
+            return false;
         }
         let both = claimant.asks.iter().zip(self.amounts(bundle));
         let both: Vec<u64> = both.map(|(ask, has)| has.min(*ask)).collect();
+        let stays = from.stays && !rights.back;
         self.accounts.is_over(from.quota, to.quota, &both)
+            && (!stays || self.accounts.stays_over(from.quota, to.quota, &both))
     }
 
-    fn goes(&mut self, bundle: &Bundle) {
+    pub(crate) fn goes(&mut self, bundle: &Bundle) {
         let amounts = self.amounts(bundle);
         self.accounts.discharge(bundle.charge, &amounts);
         let uids = bundle.members.iter().map(|(uid, _)| uid.clone());
@@ -226,19 +380,17 @@ impl<'t> Going<'t> {
 
 /// The order in which bundles go: opportunistic ones first, then surplus, then by priority, then
 /// what loses the least work, the newest, and the last by name.
-type Rank = (bool, bool, i32, u64, Reverse<Option<Time>>, Reverse<usize>);
+pub(crate) type Rank = (bool, bool, i32, u64, Reverse<Option<Time>>, Reverse<usize>);
 
-fn bundles(
-    at: usize,
-    group: &Group,
-    charge: Charge,
-    (memo, now): (&QueueMemo, Time),
-) -> Vec<Bundle> {
-    let began = group.started.unwrap_or(now);
-    let ran = now.ms().saturating_sub(began.ms());
-    let bundle = |members: Vec<(&GangRole, &PodUid)>, is_whole: bool| {
+fn bundles(at: usize, group: &Group, charge: Charge, about: &Running<'_>) -> Vec<Bundle> {
+    let each = about.lost_ms(group);
+    let all_cards: u64 = group.members().map(|(role, _)| cards(role)).sum();
+    let bundle = |members: Vec<(&GangRole, &Member)>, is_whole: bool| {
         let cards: u64 = members.iter().map(|(role, _)| cards(role)).sum();
-        let row = |(role, uid): (&GangRole, &PodUid)| (uid.clone(), memo.row(&role.pod).to_vec());
+        let row = |(role, member): &(&GangRole, &Member)| {
+            (member.uid.clone(), about.memo.row(&role.pod).to_vec())
+        };
+        let loss = each.saturating_mul(cards);
         Bundle {
             group: at,
             charge,
@@ -247,11 +399,16 @@ fn bundles(
                 charge.class == Class::Guaranteed,
                 is_whole,
                 group.priority,
-                ran.saturating_mul(cards),
+                loss,
                 Reverse(group.started),
                 Reverse(at),
             ),
-            members: members.into_iter().map(row).collect(),
+            members: members.iter().map(row).collect(),
+            loss,
+            cards: about.cards(&members),
+            is_wide: all_cards > about.widest,
+            reclaims: group.past.reclaims,
+            saves: about.saves_every_ms.is_some() || group.past.saves != Saves::Unknown,
         }
     };
     let mut all = Vec::new();
@@ -264,16 +421,15 @@ fn bundles(
             above -= surplus;
             // The last one is the first to go.
             let surplus = role.members[there - surplus..].iter().rev();
-            all.extend(surplus.map(|member| bundle(vec![(role, &member.uid)], false)));
+            all.extend(surplus.map(|member| bundle(vec![(role, member)], false)));
         }
     }
-    let members = group.members();
-    let whole = members.map(|(role, member)| (role, &member.uid)).collect();
-    all.push(bundle(whole, true));
+    all.push(bundle(group.members().collect(), true));
     all
 }
 
-fn cards(role: &GangRole) -> u64 {
+/// Number of cards of a member.
+pub(crate) fn cards(role: &GangRole) -> u64 {
     match role.pod.claim.ask() {
         Ask::Nothing => 0,
         Ask::Parts(parts) => u64::from(parts.count().get()),

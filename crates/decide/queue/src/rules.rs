@@ -4,32 +4,30 @@
 //! Filters and scores have names, by which a site chooses them. To add one, write a function here,
 //! and add a line to [`GROUP_FILTERS`] or [`GROUP_SCORES`].
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::need::firm;
-use crate::{Group, MinScaling, QueueReason};
+use crate::site_rule::{SiteRule, SiteRuleError};
+use crate::{Group, MinScaling, QueueProfile, QueueReason};
 
 /// Every filter.
-pub const GROUP_FILTERS: &[GroupFilter] = &[GroupFilter {
-    name: "known-end",
-    about: "jobs that do not say how long they run",
-    rule: known_end,
-}];
+pub const GROUP_FILTERS: &[GroupFilter] = &[GroupFilter::new(
+    "known-end",
+    "jobs that do not say how long they run",
+    known_end,
+)];
 
 /// Every score; the first is the default. All begin with the priority: a group that started before
 /// one of higher priority in its quota would be evicted for it.
 pub const GROUP_SCORES: &[GroupScore] = &[
-    GroupScore {
-        name: "priority",
-        about: "by priority, then by age",
-        rule: |group| i64::from(group.priority),
-    },
-    GroupScore {
-        name: "need",
-        about: "by priority, then the fewest GPUs first, then by age",
-        rule: by_need,
-    },
+    GroupScore::new("priority", "by priority, then by age", |group| {
+        i64::from(group.priority)
+    }),
+    GroupScore::new(
+        "need",
+        "by priority, then the fewest GPUs first, then by age",
+        by_need,
+    ),
 ];
 
 /// Rule that keeps groups waiting. The reason is shown to the group's owner.
@@ -38,41 +36,6 @@ pub type GroupFilter = SiteRule<fn(&Group) -> Result<(), QueueReason>>;
 /// Order of groups within a quota: the higher score goes first; among equal ones the group that
 /// waits longest.
 pub type GroupScore = SiteRule<fn(&Group) -> i64>;
-
-/// Rule that a site chooses by its name.
-#[derive(Debug, Clone, Copy)]
-pub struct SiteRule<F> {
-    name: &'static str,
-    about: &'static str,
-    rule: F,
-}
-
-/// Reason why a text names no rule, with the names that there are.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of {known}", known = .1.join(", "))]
-pub struct SiteRuleError(String, Vec<&'static str>);
-
-impl<F: Copy> SiteRule<F> {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Its meaning in a few words.
-    #[must_use]
-    pub fn about(&self) -> &'static str {
-        self.about
-    }
-
-    fn named(all: &[SiteRule<F>], name: &str) -> Result<SiteRule<F>, SiteRuleError> {
-        let found = all.iter().find(|rule| rule.name == name);
-        let known = || all.iter().map(SiteRule::name).collect();
-        found
-            .copied()
-            .ok_or_else(|| SiteRuleError(name.to_owned(), known()))
-    }
-}
 
 impl FromStr for GroupFilter {
     type Err = SiteRuleError;
@@ -96,19 +59,13 @@ impl Default for GroupScore {
     }
 }
 
-impl<F> fmt::Display for SiteRule<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
 impl GroupFilter {
     /// Refuses a group, or lets it be tried.
     ///
     /// # Errors
     /// The reason why it is not tried.
     pub fn check(&self, group: &Group) -> Result<(), QueueReason> {
-        (self.rule)(group)
+        (self.rule())(group)
     }
 }
 
@@ -116,7 +73,7 @@ impl GroupScore {
     /// The score of a group.
     #[must_use]
     pub fn of(&self, group: &Group) -> i64 {
-        (self.rule)(group)
+        (self.rule())(group)
     }
 }
 
@@ -158,6 +115,13 @@ pub struct QueueRules {
     pub filters: Vec<GroupFilter>,
     /// Order of groups within a quota.
     pub score: GroupScore,
+    /// Profile: it says who may start, and who goes for whom.
+    pub profile: QueueProfile,
+    /// Milliseconds within which a group has its place that its quota's minimum has room for, unless
+    /// the quota says otherwise.
+    pub min_within_ms: u64,
+    /// Milliseconds between checkpoints of groups that do not say it; none if they write none.
+    pub saves_every_ms: Option<u64>,
 }
 
 impl Default for QueueRules {
@@ -171,6 +135,10 @@ impl Default for QueueRules {
             scaling: MinScaling::On,
             filters: Vec::new(),
             score: GroupScore::default(),
+            profile: QueueProfile::default(),
+            // Most of what runs for an hour has a checkpoint; who serves sets less, who can wait a day.
+            min_within_ms: 60 * 60 * 1000,
+            saves_every_ms: None,
         }
     }
 }

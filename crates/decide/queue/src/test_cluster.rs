@@ -13,8 +13,9 @@ use sublet_plan::{Engine, EngineOptions};
 use crate::need::together;
 use crate::place::{Ground, Places};
 use crate::{
-    Gang, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape, QueueDecision, QueueHold,
-    QueueMemo, QueueRules, QueueSnapshot, QueueVictim, Quota, QuotaTree, Slot, TreeTotals, plan,
+    Gang, GangRole, Group, GroupId, GroupPast, MatchPolicy, Member, MemberShape, QueueDecision,
+    QueueHold, QueueMemo, QueueRules, QueueSnapshot, QueueVictim, Quota, QuotaTree, Saves, Slot,
+    TreeTotals, plan,
 };
 
 pub(crate) const GPU: &str = "gpu";
@@ -101,7 +102,10 @@ impl TestCluster {
             totals: TreeTotals::new(),
             groups: Vec::new(),
             hold: None,
-            rules: QueueRules::default(),
+            rules: QueueRules {
+                profile: "koordinator".parse().unwrap(),
+                ..QueueRules::default()
+            },
             memo: QueueMemo::default(),
             guarded: Vec::new(),
         };
@@ -208,12 +212,20 @@ impl TestCluster {
                         }
                         if of.members().next().is_none() {
                             of.started = None;
+                            of.past.reclaims += 1;
+                            of.past.reclaimed = Some(Time::from_ms(now));
                         }
                     }
                     self.start(group, slots, now);
                 }
                 QueueDecision::Hold(hold) => self.hold = Some(hold.clone()),
-                QueueDecision::Explain { .. } => {}
+                QueueDecision::Explain {
+                    group, room_since, ..
+                } => {
+                    let mut groups = self.groups.iter_mut();
+                    let of = groups.find(|of| of.id == *group).unwrap();
+                    of.past.room_since = *room_since;
+                }
             }
         }
     }
@@ -322,7 +334,8 @@ fn quota(line: &str) -> Quota {
 /// Reads `name quota word.. | role min replicas ask | ..`. Words: `p5` (priority), `t9` (since), `low`
 /// (opportunistic), `firm` (must not be evicted), `min=3` (of the gang, instead of the sum of its
 /// roles), `loose` (its roles have no minimum), `next` (a new gang begins with the next role),
-/// `ends=9`. An ask is cards as `2x`, a part of one as `500`, or nothing as `0`.
+/// `ends=9`, `saves=9`
+/// (time between checkpoints). An ask is cards as `2x`, a part of one as `500`, or nothing as `0`.
 pub(crate) fn group(line: &str) -> Group {
     let mut parts = line.split('|').map(str::trim);
     let mut head = parts.next().unwrap().split_whitespace();
@@ -341,6 +354,7 @@ pub(crate) fn group(line: &str) -> Group {
         satisfied: false,
         ends: None,
         started: None,
+        past: GroupPast::default(),
     };
     let mut min = None;
     for word in head {
@@ -352,6 +366,7 @@ pub(crate) fn group(line: &str) -> Group {
             "only-waiting" => group.matching = MatchPolicy::OnlyWaiting,
             "waiting-and-running" => group.matching = MatchPolicy::WaitingAndRunning,
             _ if word.starts_with("min=") => min = Some(number(4) as u32),
+            _ if word.starts_with("saves=") => group.past.saves = Saves::Every(number(6)),
             _ if word.starts_with("ends=") => group.ends = Some(Time::from_ms(number(5))),
             _ if word.starts_with('t') => group.since = Time::from_ms(number(1)),
             _ if word.starts_with('p') => group.priority = word[1..].parse().unwrap(),

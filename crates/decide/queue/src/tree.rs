@@ -38,6 +38,9 @@ pub struct Quota {
     pub weight: Option<Amounts>,
     /// The part of its minimum that it keeps if the minima do not fit.
     pub guarantee: Amounts,
+    /// Milliseconds within which a group has its place that the minimum has room for; as the site
+    /// says if it is none.
+    pub min_within_ms: Option<u64>,
 }
 
 impl Quota {

@@ -15,8 +15,10 @@
 //!   come and go at their times, or are jobs of tenants with quotas in a queue. `line` says which
 //!   waiting pods are worth a try; `load` presses times together.
 //! - `replay`: `jobs` makes gangs of jobs that are larger than a node, `floor` is the cluster
-//!   while they come and go, `discipline/` has a file for each rule of who starts next (ours asks
-//!   `sublet_queue::plan`), `figures` counts.
+//!   while they come and go (`ground`: its nodes; `event`: what it tells), `rule` is the form of a
+//!   rule of who starts next and `discipline/` has a file for each (ours asks
+//!   `sublet_queue::plan`). `figures` counts; `partition` has the nodes that each tenant would have
+//!   alone, and `served` how far it is behind them.
 //! - `world` enters a trace into the engine, says what a dropped pod lacked, and can restart the
 //!   scheduler in the middle of a run.
 //! - `snapshot` is what runs before anything arrives. `defrag` asks the engine which pods to
@@ -46,8 +48,8 @@ pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
 pub use load::TimedError;
 pub use obstacle::Reasons;
 pub use replay::{
-    DISCIPLINES, Discipline, Replay, ReplayError, ReplayEvent, ReplayOutcome, ReplayStep,
-    SizeClass, WaitGroup, replay,
+    Alone, DISCIPLINES, Discipline, Replay, ReplayError, ReplayEvent, ReplayOutcome, ReplayStep,
+    SizeClass, WaitGroup, mean, replay,
 };
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};

@@ -7,23 +7,34 @@
 //!
 //! At each moment, jobs that end go first. Then jobs that arrive come, and then the discipline is
 //! asked once. An evicted job loses its work, and waits again.
+//!
+//! The jobs are played once more with each tenant alone on a partition of its own, to say what it has
+//! from the cluster of all.
 
 mod discipline;
+mod event;
 mod figures;
 mod floor;
+mod ground;
 mod jobs;
-
-use std::sync::Arc;
+mod partition;
+mod rule;
+mod served;
 
 use sublet_plan::Policy;
-use sublet_queue::Slot;
+use sublet_queue::{QueueProfile, QueueRules};
 
-pub use self::discipline::{DISCIPLINES, Discipline};
-pub use self::figures::{ReplayOutcome, WaitGroup};
-use self::floor::{Floor, Ground};
-pub use self::jobs::SizeClass;
+use self::discipline::ALONE;
+pub use self::discipline::DISCIPLINES;
+pub use self::event::{ReplayEvent, ReplayStep};
+pub use self::figures::{Alone, ReplayOutcome, WaitGroup, mean};
+use self::figures::{Comparison, Figures, Told};
+use self::floor::Floor;
+use self::ground::Ground;
 use self::jobs::{Jobs, Kinds};
-use crate::TimedError;
+pub use self::jobs::{ReplayError, SizeClass};
+use self::partition::{gpus, grounds, partitions};
+pub use self::rule::Discipline;
 use crate::trace::{NodeList, PodList, QuotaRow};
 
 /// Input of a replay.
@@ -44,49 +55,14 @@ pub struct Replay<'a> {
     pub load: Option<u64>,
     /// The discipline is asked at most once in so many seconds; at each arrival and end for 0.
     pub interval: u64,
-}
-
-/// Reason why jobs cannot be replayed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReplayError {
-    /// Times that are missing, or no load can be made of.
-    #[error(transparent)]
-    Times(#[from] TimedError),
-    /// An empty list, or a list without any job that can ever start.
-    #[error("there is no job that could start on these nodes")]
-    NoJobs,
-    /// A tenant without quota.
-    #[error("job {job} is of tenant {tenant}, for whom there is no quota")]
-    NoQuota {
-        /// The tenant.
-        tenant: Arc<str>,
-        /// The first job of that tenant.
-        job: Arc<str>,
-    },
-}
-
-/// An event of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplayEvent<'a> {
-    /// When, in seconds of the trace.
-    pub at: u64,
-    /// Its row in the list of pods.
-    pub row: u32,
-    /// Kind of the event.
-    pub step: ReplayStep<'a>,
-}
-
-/// The kinds of events of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplayStep<'a> {
-    /// It comes.
-    Comes,
-    /// All its members start, at these places.
-    Starts(&'a [Slot]),
-    /// It has run as long as it had to.
-    Ends,
-    /// It has to go for another one, and waits again.
-    Evicted,
+    /// Profile of Sublet's own queue.
+    pub profile: QueueProfile,
+    /// Seconds within which a job has its place that its tenant's minimum has room for; as shipped
+    /// for none.
+    pub min_within: Option<u64>,
+    /// Jobs write a checkpoint each time so many seconds of their run have passed, and lose no more
+    /// if they go.
+    pub saves_every: Option<u64>,
 }
 
 /// Replays the jobs. `watch` is told of each event, in the order of its handling: on a beat, ends
@@ -99,14 +75,59 @@ pub fn replay(
     watch: &mut dyn FnMut(ReplayEvent<'_>),
 ) -> Result<ReplayOutcome, ReplayError> {
     let mut kinds = Kinds::of(run.nodes, run.pods);
-    let mut ground = Ground::of(run.nodes, run.pods, run.policy);
-    kinds.try_each(|kind| ground.find(kind, 0, 0).is_some());
-    let jobs = Jobs::of(run, kinds)?;
-    let mut floor = Floor::new(&jobs, ground, watch);
-    let mut line = run.discipline.line(&jobs);
+    let mut ground = whole(run);
+    kinds.try_each(|kind| ground.find(kind, 0).is_some());
+    let jobs = Jobs::of((run.nodes, run.pods), run.quotas, run.load, kinds)?;
+    let jobs = jobs.with_rules(rules(run), run.saves_every);
+    let partitions = partitions(run.nodes, &jobs);
+    let apart = || grounds(&partitions, &jobs, run.pods, run.policy);
+    let (alone, _) = play(&jobs, ALONE, apart(), run.interval, &mut |_| {});
+    let is_apart = run.discipline.is_apart();
+    let grounds = if is_apart { apart() } else { vec![ground] };
+    let (played, told) = play(&jobs, run.discipline, grounds, run.interval, watch);
+    let comparison = Comparison {
+        told,
+        ends_empty: played.1,
+        is_apart,
+        alone: &alone.0,
+        gpus: &gpus(&partitions),
+    };
+    Ok(played.0.outcome(&jobs, comparison))
+}
+
+/// Settings of Sublet's own queue.
+fn rules(run: Replay<'_>) -> QueueRules {
+    let shipped = QueueRules::default();
+    let within = run.min_within.map(|seconds| seconds.saturating_mul(1000));
+    QueueRules {
+        profile: run.profile,
+        min_within_ms: within.unwrap_or(shipped.min_within_ms),
+        ..shipped
+    }
+}
+
+/// The cluster that all share.
+fn whole(run: Replay<'_>) -> Ground {
+    let claims = run.pods.rows.iter().map(|row| &row.claim);
+    Ground::of(run.nodes, claims, run.policy)
+}
+
+/// The figures, whether the nodes are empty at the end, and what the discipline tells.
+type Played = ((Figures, bool), Told);
+
+/// Plays the jobs on these nodes.
+fn play(
+    jobs: &Jobs,
+    discipline: &dyn Discipline,
+    grounds: Vec<Ground>,
+    interval: u64,
+    watch: &mut dyn FnMut(ReplayEvent<'_>),
+) -> Played {
+    let mut floor = Floor::new(jobs, grounds, watch);
+    let mut line = discipline.line(jobs);
     let begin = jobs.window().0;
     // Ends, when several ask at once: the discipline is asked on a beat.
-    let beat = |at: u64| match run.interval {
+    let beat = |at: u64| match interval {
         0 => at,
         every => begin.saturating_add((at - begin).div_ceil(every).saturating_mul(every)),
     };
@@ -128,9 +149,13 @@ pub fn replay(
             come += 1;
         }
         let changed = line.tick(&mut floor, now);
-        again = changed.then(|| now.saturating_add(run.interval.max(1)));
+        again = changed.then(|| now.saturating_add(interval.max(1)));
     }
-    Ok(floor.outcome(line.gangs_waited_for()))
+    let told = Told {
+        gangs_waited_for: line.gangs_waited_for(),
+        largest_wait_within_min: line.largest_wait_within_min(),
+    };
+    (floor.outcome(), told)
 }
 
 #[cfg(test)]

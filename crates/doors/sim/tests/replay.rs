@@ -33,20 +33,29 @@ fn philly_s_jobs_all_end_by_every_rule() {
             load: None,
             // Few decisions: this is about what ends, not about how long it waits.
             interval: 7_200,
+            profile: "koordinator".parse().unwrap(),
+            min_within: None,
+            saves_every: None,
         };
         let outcome = replay(run, &mut |_| {}).unwrap();
         // The README of the list counts them.
-        assert_eq!((outcome.ended, outcome.left), (82_247, 0), "{name}");
+        let never = outcome.too_large;
+        assert_eq!((outcome.ended + never, outcome.left), (82_247, 0), "{name}");
+        assert_eq!(never > 0, discipline.is_apart(), "{name}");
         assert_eq!(outcome.impossible, (0, None), "{name}");
         assert!(outcome.ends_empty, "{name}");
         let gangs = outcome.sizes.last().unwrap();
-        assert_eq!((gangs.of, gangs.waits.len()), (SizeClass::Gang, 289));
+        assert_eq!((gangs.of, gangs.jobs), (SizeClass::Gang, 289));
         assert_eq!(outcome.tenants.len(), 15, "{name}");
         let minima: u64 = outcome.tenants.iter().map(|tenant| tenant.min_milli).sum();
         assert_eq!(minima, 480_000, "all cards are somebody's");
         // Only ours takes back what was lent, and then work is lost.
         assert_eq!(outcome.evictions > 0, name == "sublet", "{name}");
         assert_eq!(outcome.lost_hours > 0.0, name == "sublet", "{name}");
+        // Eleven of the fifteen have a min of 4 GPUs and more.
+        assert_eq!(outcome.sharing_incentive().1, 11, "{name}");
+        let lag = outcome.largest_lag().unwrap().1;
+        assert_eq!(lag == 0, discipline.is_apart(), "{name}: {lag}");
         useful.insert(name, outcome.useful_percent);
     }
     assert!(useful["backfill"] > useful["fifo"], "{useful:?}");

@@ -3,10 +3,50 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use sublet_model::PodKey;
+use sublet_plan::breaking;
 use sublet_plan::stock::Requirement;
 
 use crate::object::{LabelSelector, Meta, or_default};
 use crate::stock::pods_like;
+
+/// From these nobody is evicted and deleted, and a policy of the API server refuses it
+/// (`34-controller-policy.yaml`): the cluster needs their pods.
+pub const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// A pod by its name, and its labels if they are known.
+pub type BudgetedPod<'a> = (&'a PodKey, Option<&'a BTreeMap<String, String>>);
+
+/// For each of these pods, the most important first: would it break a disruption budget if all of them
+/// went?
+#[must_use]
+pub fn breaks_budgets<'a>(
+    budgets: &(impl Iterator<Item = &'a DisruptionBudget> + Clone),
+    pods: &[BudgetedPod<'_>],
+) -> Vec<bool> {
+    let counted = pods.iter().map(|(pod, labels)| {
+        let Some(labels) = labels else {
+            return Vec::new();
+        };
+        let all = budgets.clone().enumerate();
+        all.filter(|(_, budget)| budget.counts(pod.namespace(), pod.name(), labels))
+            .map(|(index, _)| index)
+            .collect()
+    });
+    let allowed = budgets.clone().map(|it| it.status.disruptions_allowed);
+    breaking(&counted.collect::<Vec<_>>(), &allowed.collect::<Vec<_>>())
+}
+
+/// Is one of these the system's, or would the eviction of all break a disruption budget?
+#[must_use]
+pub fn is_guarded<'a>(
+    budgets: &(impl Iterator<Item = &'a DisruptionBudget> + Clone),
+    pods: &[BudgetedPod<'_>],
+) -> bool {
+    let mut namespaces = pods.iter().map(|(pod, _)| pod.namespace());
+    namespaces.any(|namespace| SYSTEM_NAMESPACES.contains(&namespace))
+        || breaks_budgets(budgets, pods).contains(&true)
+}
 
 /// A PodDisruptionBudget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use sublet_queue::{Amounts, Quota};
 
+use crate::duration::milliseconds;
 use crate::keys;
 use crate::object::{Meta, Node, Quantity, or_default};
 use crate::quantity::{QuantityError, bytes, milli_cpu};
@@ -87,6 +88,8 @@ pub struct QuotaFacts {
     pub request: Amounts,
     /// Usage of its pods, as its controller last wrote it.
     pub used: Amounts,
+    /// A field that cannot be read, and counts as if it was not there: all else of the quota counts.
+    pub odd: Option<ElasticQuotaError>,
 }
 
 /// A field of an ElasticQuota that cannot be read.
@@ -110,6 +113,14 @@ pub enum ElasticQuotaError {
         /// The fault.
         problem: String,
     },
+    /// A text that is no duration.
+    #[error("{value:?}: it is no duration such as `0s`, `1h` or `24h`")]
+    Duration {
+        /// Path of the field.
+        field: String,
+        /// As written.
+        value: String,
+    },
 }
 
 impl ElasticQuotaError {
@@ -117,9 +128,9 @@ impl ElasticQuotaError {
     #[must_use]
     pub fn field(&self) -> &str {
         match self {
-            ElasticQuotaError::Amount { field, .. } | ElasticQuotaError::Json { field, .. } => {
-                field
-            }
+            ElasticQuotaError::Amount { field, .. }
+            | ElasticQuotaError::Json { field, .. }
+            | ElasticQuotaError::Duration { field, .. } => field,
         }
     }
 }
@@ -150,6 +161,10 @@ impl ElasticQuota {
             true => vec![self.metadata.namespace.clone()],
             false => self.json(keys::QUOTA_NAMESPACES)?.unwrap_or_default(),
         };
+        let (min_within_ms, odd) = match self.duration(keys::QUOTA_MIN_WITHIN) {
+            Ok(within) => (within, None),
+            Err(error) => (None, Some(error)),
+        };
         Ok(QuotaFacts {
             quota: Quota {
                 parent: parent.filter(|_| !is_of_plugins).map(Arc::from),
@@ -160,6 +175,7 @@ impl ElasticQuota {
                 guarantee: self.listed(keys::QUOTA_GUARANTEED)?.unwrap_or_default(),
                 tree: tree.unwrap_or_default().into(),
                 name: name.clone(),
+                min_within_ms,
             },
             scope: match &*name {
                 ROOT | "koordinator-default-quota" | "koordinator-system-quota" => {
@@ -173,7 +189,20 @@ impl ElasticQuota {
             total,
             request: self.listed(keys::QUOTA_REQUEST)?.unwrap_or_default(),
             used: amounts("status.used", &self.status.used)?,
+            odd,
         })
+    }
+
+    /// An annotation that is a duration, in milliseconds.
+    fn duration(&self, key: &str) -> Result<Option<u64>, ElasticQuotaError> {
+        let Some(text) = self.metadata.annotations.get(key) else {
+            return Ok(None);
+        };
+        let wrong = || ElasticQuotaError::Duration {
+            field: annotation(key),
+            value: text.clone(),
+        };
+        milliseconds(text).map(Some).ok_or_else(wrong)
     }
 
     /// An annotation that lists amounts.
@@ -297,6 +326,7 @@ status:
                 max: amounts_as(&[("cpu", 2000), ("memory", 2 << 30), ("nvidia.com/gpu", 4)]),
                 weight: Some(amounts_as(&[("cpu", 40_000), ("nvidia.com/gpu", 8)])),
                 guarantee: Amounts::new(),
+                min_within_ms: None,
             },
             scope: QuotaScope::Tree,
             is_root: false,
@@ -305,6 +335,7 @@ status:
             total: Some(amounts_as(&[("cpu", 8500), ("memory", 1 << 30)])),
             request: amounts_as(&[("cpu", 2000)]),
             used: amounts_as(&[("cpu", 1000)]),
+            odd: None,
         };
         assert_eq!(facts, expected);
     }
@@ -320,6 +351,26 @@ status:
         assert_eq!(facts.namespaces, ["team"]);
         assert_eq!((facts.quota.parent, facts.quota.lends), (None, true));
         assert_eq!(facts.quota.max, Amounts::new());
+    }
+
+    /// Only the field is lost, not the quota.
+    #[test]
+    fn a_quota_says_how_long_its_minimum_may_take() {
+        let said = |text: &str| {
+            let facts = read(&format!(
+                "kind: ElasticQuota\nmetadata: {{annotations: {{sublet.dev/min-within: '{text}'}}}}\n\
+                 spec: {{min: {{cpu: 1}}}}"
+            ));
+            let facts = facts.unwrap();
+            let odd = facts.odd.map(|error| format!("{}: {error}", error.field()));
+            assert_eq!(facts.quota.min["cpu"], 1000);
+            (facts.quota.min_within_ms, odd)
+        };
+        assert_eq!(said("0s"), (Some(0), None));
+        assert_eq!(said("24h"), (Some(86_400_000), None));
+        let odd = "metadata.annotations[sublet.dev/min-within]: \"soon\": it is no duration such as \
+                   `0s`, `1h` or `24h`";
+        assert_eq!(said("soon"), (None, Some(odd.to_owned())));
     }
 
     #[test]
@@ -349,16 +400,18 @@ status:
 
     proptest! {
         #[test]
-        fn any_annotation_is_read_or_named(text in ".{0,60}", at in 0..4usize) {
+        fn any_annotation_is_read_or_named(text in ".{0,60}", at in 0..5usize) {
             let key = [
                 keys::QUOTA_WEIGHT,
                 keys::QUOTA_NAMESPACES,
                 keys::QUOTA_TOTAL,
                 keys::QUOTA_REQUEST,
+                keys::QUOTA_MIN_WITHIN,
             ][at];
             let mut quota = ElasticQuota::default();
             quota.metadata.annotations.insert(key.to_owned(), text);
-            if let Err(error) = quota.facts() {
+            let faults = quota.facts().map_or_else(Some, |facts| facts.odd);
+            if let Some(error) = faults {
                 prop_assert!(error.field().contains(key));
             }
         }

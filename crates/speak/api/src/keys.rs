@@ -166,6 +166,9 @@ keys! {
         /// the most compute time that each container may use, in percent of each of its cards
         /// (Sublet)
         COMPUTE_LIMIT = "sublet.dev/compute-limit",
+        /// length of its containers' turns while others wait, `1ms` to `20ms`, and no shorter than the
+        /// node allows (Sublet, beside any way of asking)
+        SLICE = "sublet.dev/slice",
         /// the GpuFlavor whose amounts the webhook wrote into the pod; beside it
         /// `sublet.dev/flavor` asks for nothing more
         FLAVOR_APPLIED = "sublet.dev/flavor-applied",
@@ -243,6 +246,17 @@ keys! {
         GANG_MATCH = "gang.scheduling.koordinator.sh/match-policy",
         /// the same by another name (Koordinator)
         GANG_MATCH_ALIAS = "pod-group.scheduling.sigs.k8s.io/match-policy",
+        /// time between checkpoints of the pod's work, such as `30m`: an eviction costs what was done
+        /// since the last one; on a job or a PodGroup, or on pods and their templates
+        CHECKPOINT_EVERY = "sublet.dev/checkpoint-every",
+        /// time (RFC 3339) of the last checkpoint, which the work itself writes: at the same places;
+        /// wins over `checkpoint-every`, and of several the latest counts
+        CHECKPOINTED_AT = "sublet.dev/checkpointed-at",
+        /// number of times that a job or PodGroup went as a whole for other groups; written by the
+        /// controller on that object
+        RECLAIMS = "sublet.dev/reclaims",
+        /// time (RFC 3339) at which it was last decided so; written by the controller
+        RECLAIMED_AT = "sublet.dev/reclaimed-at",
         /// `false` asks that the pod is not evicted to tidy up (cluster autoscaler); read only
         SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict",
     }
@@ -396,6 +410,9 @@ keys! {
         QUOTA_GUARANTEED = "quota.scheduling.koordinator.sh/guaranteed",
         /// request of its pods, as amounts by resource; read if a file holds no pods (Koordinator)
         QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request",
+        /// longest wait of a group that the minimum has room for, such as `0s` or `24h`, by the
+        /// profiles `fair` and `strict`; wins over `--queue-min-within`
+        QUOTA_MIN_WITHIN = "sublet.dev/min-within",
         /// amount that it may use now, by resource; written by the controller (Koordinator)
         QUOTA_ENTITLEMENT = "quota.scheduling.koordinator.sh/runtime",
     }

@@ -16,11 +16,13 @@
 //! the queue looks after), `queue_state` (the quotas and groups of a cluster), `workload` (the pods that Deployments and the like will have),
 //! `flavor` (flavors, and that no claim has one), `gang_plan` (where members of groups go, and
 //! the slot that a pod has), `share_pod` (SharePods), `extender` (messages), `keys` (every name,
-//! once), `flags` (names of the engine's policies, rules and units on command lines).
+//! once), `flags` (names of the engine's policies, rules and units on command lines, and the
+//! settings of the queue there), `duration` (durations as people write them).
 
 mod allocation;
 mod budget;
 pub mod dialect;
+mod duration;
 mod elastic_quota;
 pub mod extender;
 pub mod flags;
@@ -51,7 +53,10 @@ mod tree_totals;
 mod workload;
 
 pub use allocation::{AllocationError, allocation_from_json, allocation_to_json};
-pub use budget::{BudgetSpec, BudgetStatus, DisruptionBudget};
+pub use budget::{
+    BudgetSpec, BudgetStatus, BudgetedPod, DisruptionBudget, SYSTEM_NAMESPACES, breaks_budgets,
+    is_guarded,
+};
 pub use elastic_quota::{
     ElasticQuota, ElasticQuotaError, ElasticQuotaSpec, ElasticQuotaStatus, QuotaFacts, QuotaScope,
     node_amounts,

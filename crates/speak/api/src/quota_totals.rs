@@ -11,7 +11,7 @@ use sublet_model::MiB;
 use sublet_plan::Engine;
 use sublet_queue::{Amounts, MinScaling, Quota, QuotaTree, TreeError, TreeTotals};
 
-use crate::elastic_quota::{QuotaFacts, QuotaScope};
+use crate::elastic_quota::{ElasticQuotaError, QuotaFacts, QuotaScope};
 use crate::group::{QueueSources, QueuedGroup, member_shape};
 use crate::keys;
 use crate::pod::is_over;
@@ -36,10 +36,39 @@ pub struct QuotaTotals {
 /// Fault of a quota, and its treatment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaTrouble {
+    /// Word of its event.
+    pub word: &'static str,
     /// Path of the field.
     pub field: String,
     /// In words.
     pub what: String,
+}
+
+/// The quota does not stand where it should in a tree.
+const NOT_IN_TREE: &str = "NotInTree";
+
+impl From<&ElasticQuotaError> for QuotaTrouble {
+    /// The fault of a quota that cannot be read.
+    fn from(error: &ElasticQuotaError) -> QuotaTrouble {
+        QuotaTrouble {
+            word: NOT_IN_TREE,
+            field: error.field().to_owned(),
+            what: error.to_string(),
+        }
+    }
+}
+
+impl QuotaFacts {
+    /// The fault of a quota that counts but for one field.
+    #[must_use]
+    pub fn trouble(&self) -> Option<QuotaTrouble> {
+        let error = self.odd.as_ref()?;
+        Some(QuotaTrouble {
+            word: "CannotRead",
+            what: format!("{error}; the site's counts"),
+            ..error.into()
+        })
+    }
 }
 
 impl fmt::Display for QuotaTrouble {
@@ -82,12 +111,14 @@ impl QuotaTotals {
         let read = elastic_quotas(quotas.clone());
         for (quota, read) in quotas.zip(read) {
             match read {
-                Ok(read) => facts.push(read),
+                Ok(read) => {
+                    let name = read.quota.name.clone();
+                    troubles.extend(read.trouble().map(|trouble| (name, trouble)));
+                    facts.push(read);
+                }
                 Err(error) => {
                     let name = Arc::from(quota.metadata.name.as_str());
-                    let field = error.field().to_owned();
-                    let what = error.to_string();
-                    troubles.insert(name, QuotaTrouble { field, what });
+                    troubles.insert(name, QuotaTrouble::from(&error));
                 }
             }
         }
@@ -126,6 +157,7 @@ impl QuotaTotals {
 pub fn no_total(tree: &Arc<str>) -> QuotaTrouble {
     let key = keys::QUOTA_TOTAL;
     QuotaTrouble {
+        word: NOT_IN_TREE,
         field: format!("metadata.annotations[{key}]"),
         what: match &**tree {
             "" => format!(
@@ -195,7 +227,8 @@ pub fn sound_tree(mut quotas: Vec<Quota>) -> (QuotaTree, BTreeMap<Arc<str>, Quot
             }
         };
         let what = format!("{error}; {meanwhile} meanwhile");
-        troubles.insert(name.clone(), QuotaTrouble { field, what });
+        let word = NOT_IN_TREE;
+        troubles.insert(name.clone(), QuotaTrouble { word, field, what });
     }
 }
 

@@ -2,7 +2,7 @@
 //! and containers that had to wait get their limits. The use of each becomes metrics, and the
 //! node's measured use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,9 @@ use tracing::{debug, warn};
 
 use sublet_api::object::Pod;
 use sublet_api::{Handed, NodeUse};
+use sublet_arbiter::admin::Snapshot;
 use sublet_model::{NodeName, Unit};
+use sublet_share::MpsStanding;
 use sublet_telemetry::metrics::AgentMetrics;
 use tokio::sync::watch;
 
@@ -22,6 +24,7 @@ use crate::api_calls::LOOK_EVERY;
 use crate::isolate::figures::Figures;
 use crate::isolate::found::Unread;
 use crate::isolate::node::Isolation;
+use crate::isolate::record::Record;
 use crate::isolate::supervisor::IsolationWatch;
 use crate::isolate::tally::Tally;
 use crate::lifecycle_manager::LifecycleManager;
@@ -31,6 +34,10 @@ use crate::watched::send_if_new;
 
 /// Interval at which the arbiter's numbers become metrics.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+/// Looks in a row after which a wait for MPS is told. The server of a user without programs gives
+/// way to the next one's within moments.
+const WAITS_FOR_MPS: u32 = 5;
 
 /// Interval between lists of the pods while a container waits for its limits: its programs may be
 /// starting.
@@ -94,6 +101,7 @@ impl ContainerReconciler {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let begun = Instant::now();
         let mut tally = Tally::default();
+        let mut waited: BTreeMap<u64, u32> = BTreeMap::new();
         loop {
             clock.tick().await;
             let isolation = Arc::clone(isolation);
@@ -101,6 +109,10 @@ impl ContainerReconciler {
             let look = look.context("looking at the containers failed")?;
             let now_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             figures.update(&self.metrics, &look, now_ms);
+            for message in long_waits(&mut waited, waiting_for_mps(&look)) {
+                warn!(node = %self.node, why = message, "a container waits for MPS");
+                self.events.tell("ContainerWaitsForMps", message);
+            }
             if let Some(measured) = tally.add(&look, now_ms) {
                 self.measured.send_replace(Some(measured));
             }
@@ -163,6 +175,36 @@ impl ContainerReconciler {
     }
 }
 
+/// The containers with a program that waits for MPS, by their jobs, in words: such a program hangs
+/// in `cuInit` and says nothing.
+fn waiting_for_mps(
+    (snapshot, records): &(Snapshot, BTreeMap<u64, Record>),
+) -> BTreeMap<u64, String> {
+    let rows = snapshot.tenants.iter();
+    let waiting = rows.filter(|row| row.mps.as_deref() == Some(MpsStanding::WAITING));
+    let told = waiting.filter_map(|row| {
+        let record = records.get(&row.id?)?;
+        let name = format!("{}/{}", record.namespace, record.pod);
+        let (container, why) = (&record.container, row.reason.as_deref()?);
+        Some((
+            row.id?,
+            format!("container {container} of pod {name}: {why}"),
+        ))
+    });
+    told.collect()
+}
+
+/// The waits to be told now, each of them once. `waited`: looks at which each job waited until now.
+fn long_waits(waited: &mut BTreeMap<u64, u32>, waiting: BTreeMap<u64, String>) -> Vec<String> {
+    waited.retain(|job, _| waiting.contains_key(job));
+    let long = waiting.into_iter().filter_map(|(job, message)| {
+        let looks = waited.entry(job).or_default();
+        *looks = looks.saturating_add(1);
+        (*looks == WAITS_FOR_MPS).then_some(message)
+    });
+    long.collect()
+}
+
 /// The news of a record that cannot be read, in words.
 fn says(unread: &Unread, pods: &[Pod]) -> String {
     let of = |pod: &&Pod| unread.pod.as_ref() == Some(&pod.metadata.uid);
@@ -184,7 +226,50 @@ fn says(unread: &Unread, pods: &[Pod]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sublet_arbiter::admin::TenantRow;
+
     use super::*;
+
+    #[test]
+    fn a_container_that_waits_for_mps_is_told_with_its_pod() {
+        let row = |id: u64, mps: &str| TenantRow {
+            id: Some(id),
+            mps: Some(mps.to_owned()),
+            reason: Some("a reason".to_owned()),
+            ..TenantRow::default()
+        };
+        let record = serde_json::json!({
+            "namespace": "ns", "pod": "a", "uid": "u", "container": "main", "place": "main-0",
+            "endsFirst": false, "cards": [],
+        });
+        let record: Record = serde_json::from_value(record).unwrap();
+        let snapshot = Snapshot {
+            // The last is no container of ours.
+            tenants: vec![row(1, "serving"), row(2, "waiting"), row(3, "waiting")],
+            ..Snapshot::default()
+        };
+        let records = BTreeMap::from([(1, record.clone()), (2, record)]);
+        let told = waiting_for_mps(&(snapshot, records));
+        let words = "container main of pod ns/a: a reason".to_owned();
+        assert_eq!(told, BTreeMap::from([(2, words)]));
+    }
+
+    #[test]
+    fn a_wait_is_told_once_and_only_if_it_lasts() {
+        let mut waited = BTreeMap::new();
+        let mut told = |jobs: &[u64]| {
+            let waiting = jobs.iter().map(|job| (*job, job.to_string())).collect();
+            long_waits(&mut waited, waiting)
+        };
+        for _ in 1..WAITS_FOR_MPS {
+            assert_eq!(told(&[1, 2]), Vec::<String>::new());
+        }
+        assert_eq!(told(&[1]), ["1"]);
+        for _ in 1..WAITS_FOR_MPS {
+            assert_eq!(told(&[1, 2]), Vec::<String>::new());
+        }
+        assert_eq!(told(&[1, 2]), ["2"]);
+    }
 
     #[test]
     fn a_record_that_cannot_be_read_is_told_with_its_pod() {

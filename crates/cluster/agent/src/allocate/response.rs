@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sublet_model::{Class, ContainerName, GpuIndex, GpuUuid, MiB, PodKey, PodUid, Role};
+use sublet_model::{
+    Class, ContainerName, GpuIndex, GpuUuid, MiB, PodKey, PodUid, Role, SliceLength,
+};
 use sublet_share::ComputeRange;
 
 use crate::lifecycle::{DeviceName, card_name};
@@ -42,6 +44,8 @@ pub struct AllocationResponse {
     pub compute: ComputeRange,
     /// Decides which container gives way when compute time is short.
     pub class: Class,
+    /// Length of its turns while others wait, if the pod says one.
+    pub slice: Option<SliceLength>,
     /// Is it to be held to that?
     pub isolated: bool,
     /// Environment variables of the container.

@@ -100,8 +100,14 @@ impl Isolation {
         };
         let mps = wanted.time.mps.as_ref().map(|_| folder.mps_pipe());
         let program = wanted.program.as_deref();
+        let host = match &fake {
+            None => HostPlace::real(),
+            Some(FakeKit { machine, .. }) => {
+                HostPlace::of_fake(machine).map_err(IsolationError::io("looking at", machine))?
+            }
+        };
         let options = Options {
-            host: fake.is_none().then(HostPlace::real),
+            host: Some(host),
             local_jobs: wanted.local_jobs,
             gauge: program.map(|program| gauge(program, fake.as_ref())),
             time: wanted.time.clone(),
@@ -386,6 +392,7 @@ impl Isolation {
             pinned_limit: record.pinned_limit_mib.and_then(MiB::new),
             compute,
             class,
+            slice: record.slice(),
             mode: self.mode,
             promise: record.promise(),
             mps: record.mps,

@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sublet_model::{Class, GpuIndex, GpuUuid, MiB, Milli, PodUid, Role};
+use sublet_model::{Class, GpuIndex, GpuUuid, MiB, Milli, PodUid, Role, SliceLength};
 use sublet_share::{ComputeRange, Promise};
 
 use super::inject::ContainerLimits;
@@ -51,6 +51,9 @@ pub struct Record {
     /// promised none.
     #[serde(default)]
     pub compute: Option<RecordCompute>,
+    /// Length of its turns while others wait, as the pod writes it; nothing for the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
     /// Were its programs told to be clients of MPS?
     #[serde(default)]
     pub mps: bool,
@@ -118,6 +121,12 @@ impl Record {
         kept.unwrap_or((ComputeRange::ANY, Class::Guaranteed))
     }
 
+    /// Length of its turns while others wait.
+    #[must_use]
+    pub fn slice(&self) -> Option<SliceLength> {
+        self.slice.as_deref()?.parse().ok()
+    }
+
     /// Limits of the container on its cards.
     #[must_use]
     pub fn limits(&self) -> ContainerLimits {
@@ -155,6 +164,7 @@ impl Record {
                 limit_milli: handed.compute.limit().get(),
                 opportunistic: handed.class == Class::Opportunistic,
             }),
+            slice: handed.slice.map(|slice| slice.to_string()),
             mps: false,
             libraries: Vec::new(),
             seat: None,
@@ -296,6 +306,7 @@ pub(super) mod tests {
                 limit_milli: 600,
                 opportunistic: false,
             }),
+            slice: None,
             mps: false,
             libraries: vec!["/l/sublet-1".into()],
             seat: None,

@@ -106,6 +106,7 @@ mod tests {
             cards: Vec::new(),
             pinned_limit_mib: None,
             compute: None,
+            slice: None,
             mps: false,
             libraries: Vec::new(),
             seat: None,

@@ -1,14 +1,15 @@
 //! The memory of one leadership between two looks. A successor does without it: at worst it asks or
-//! tells something once more.
+//! tells something once more, or a group waits once more for as long as the minimum of its quota may
+//! take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sublet_api::group::{ShapeMemo, WholeSnapshot};
 use sublet_model::{Pauses, Time};
-use sublet_queue::{QueueHold, QueueMemo};
+use sublet_queue::{GroupId, QueueHold, QueueMemo};
 
 /// A victim that was asked to go and is still there is asked again after this time: a disruption
 /// budget may have been in the way.
@@ -26,6 +27,10 @@ const GIVEN_UP: Pauses = Pauses::new(Duration::from_secs(10), Duration::from_sec
 /// The same reason is told with other numbers after these pauses: thousands that wait for hours would be
 /// a load by their places in the line alone.
 const SILENCE: Pauses = Pauses::new(Duration::from_secs(30), Duration::from_secs(480));
+
+/// A group that starts within this time is told no reason why it waits: where thousands flow, each would
+/// be told one, and nobody would read it.
+pub(crate) const SOON_MS: u64 = 5_000;
 
 /// The status of a group is written once in this time.
 pub(crate) const STATUS_MS: u64 = 1_000;
@@ -57,10 +62,18 @@ pub(crate) struct Memory {
     given_up: BTreeMap<String, GivenUp>,
     /// Groups with members on nodes, and whether they ran as a whole.
     whole: BTreeMap<String, bool>,
+    /// Groups that wait, and since when.
+    waiting: BTreeMap<String, Time>,
     /// The last message about each subject.
     told: BTreeMap<String, ToldLast>,
+    /// Something to tell or to write has no room, or its time has not come.
+    pub(crate) is_behind: bool,
     /// Room that is kept for a group that has waited long.
     pub(crate) hold: Option<QueueHold>,
+    /// Since when the minimum of its quota has had room for each group that waits.
+    pub(crate) room_since: BTreeMap<GroupId, Time>,
+    /// Groups on whose objects it was counted that they go, by plan.
+    pub(crate) counted: BTreeMap<String, BTreeSet<GroupId>>,
     /// The last write to each place, and its time.
     written: BTreeMap<String, (Value, Time)>,
 }
@@ -144,6 +157,7 @@ impl Memory {
     /// Only these plans are there.
     pub(crate) fn keep_plans(&mut self, is_there: impl Fn(&str) -> bool) {
         self.untidy.retain(|plan, _| is_there(plan));
+        self.counted.retain(|plan, _| is_there(plan));
         self.outranking.retain(|plan, _| is_there(plan));
     }
 
@@ -186,6 +200,40 @@ impl Memory {
         self.given_up.get(group).map(|given_up| given_up.until)
     }
 
+    /// When something changes by itself in what this remembers: a victim is asked again, a group is
+    /// tried again, a plan is tidied.
+    pub(crate) fn again(&self, now: Time) -> Option<Time> {
+        let asked = self.asked.values().map(|at| at.plus_ms(ASK_AGAIN_MS));
+        let given_up = self.given_up.values().map(|given_up| given_up.until);
+        let untidy = self.untidy.values().map(|since| since.plus_ms(TIDY_MS));
+        let all = asked.chain(given_up).chain(untidy);
+        all.filter(|at| *at > now).min()
+    }
+
+    /// Is there something that only another look can settle?
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.is_behind || !self.outranking.is_empty()
+    }
+
+    /// Does the group wait longer than one that starts soon? `since`: the time from which it says that
+    /// it waits.
+    pub(crate) fn has_waited(&mut self, group: &str, since: Time, now: Time) -> bool {
+        let since = match self.waiting.get(group) {
+            Some(known) => *known,
+            None => {
+                let since = since.min(now);
+                self.waiting.insert(group.to_owned(), since);
+                since
+            }
+        };
+        now >= since.plus_ms(SOON_MS)
+    }
+
+    /// The group starts.
+    pub(crate) fn starts(&mut self, group: &str) {
+        self.waiting.remove(group);
+    }
+
     /// Did the group run as a whole since somebody of it is there?
     pub(crate) fn ran_whole(&mut self, group: &str, whole: WholeSnapshot) -> bool {
         let ran = whole.ran(self.whole.get(group).copied());
@@ -199,6 +247,7 @@ impl Memory {
     pub(crate) fn keep(&mut self, is_there: impl Fn(&str) -> bool, now: Time) {
         self.given_up.retain(|group, _| is_there(group));
         self.whole.retain(|group, _| is_there(group));
+        self.waiting.retain(|group, _| is_there(group));
         let is_new = |at: &Time| now.ms() < at.plus_ms(REMEMBER_MS).ms();
         // What is told of anything but a group has another form of name.
         self.told.retain(|about, last| match about.contains(' ') {
@@ -206,6 +255,12 @@ impl Memory {
             false => is_there(about),
         });
         self.written.retain(|_, (_, at)| is_new(at));
+    }
+
+    /// Is nothing of this kind told about it now, whatever the text?
+    pub(crate) fn is_silent(&self, about: &str, kind: &str, now: Time) -> bool {
+        let last = self.told.get(about);
+        last.is_some_and(|last| last.kind == kind && now < last.not_before)
     }
 
     /// Is this to be told now? `kind`: another kind is told at once, another text of one kind after a
@@ -237,7 +292,10 @@ impl Memory {
     ) -> bool {
         match self.written.get(at) {
             Some((last, _)) if last == value => false,
-            Some((_, when)) if now.ms() < when.plus_ms(pause_ms).ms() => false,
+            Some((_, when)) if now.ms() < when.plus_ms(pause_ms).ms() => {
+                self.is_behind = true;
+                false
+            }
             None if value == seen => false,
             _ => {
                 self.written.insert(at.to_owned(), (value.clone(), now));
@@ -302,6 +360,37 @@ mod tests {
         assert!(!memory.tells("quota q", "NotInTree", "?", at(after - 1)));
         memory.keep(|_| false, at(after));
         assert!(memory.tells("quota q", "NotInTree", "?", at(after)));
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_looked_at_in_time() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.again(at(0)), None);
+        memory.give_up("g", &"p".into(), at(1_000));
+        assert_eq!(memory.again(at(1_000)), Some(at(11_000)));
+        memory.ask("u".to_owned(), at(2_000));
+        assert_eq!(memory.again(at(2_000)), Some(at(4_000)));
+        assert_eq!(memory.again(at(4_000)), Some(at(11_000)));
+        assert_eq!(memory.again(at(11_000)), None);
+    }
+
+    #[test]
+    fn a_group_that_starts_soon_has_not_waited() {
+        let mut memory = Memory::default();
+        let mut waited = |since, now| memory.has_waited("g", at(since), at(now));
+        assert!(!waited(0, 0));
+        assert!(!waited(0, SOON_MS - 1));
+        assert!(waited(SOON_MS, SOON_MS), "what it first said counts");
+        memory.starts("g");
+        assert!(!memory.has_waited("g", at(SOON_MS), at(SOON_MS)), "anew");
+        memory.keep(|_| false, at(SOON_MS));
+        assert!(
+            memory.has_waited("g", at(0), at(SOON_MS)),
+            "before this leadership"
+        );
+        // A clock may be ahead.
+        assert!(!memory.has_waited("h", at(90_000), at(0)));
+        assert!(memory.has_waited("h", at(90_000), at(SOON_MS)));
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! A decision is about the whole cluster, so this controller has a loop of its own: watches in, one
 //! look at everything after each change, writes out by the shell's writer. Nothing is in memory that
 //! the API server does not have: plans have the decisions, pods have their allocations, and groups
-//! have the time since when they wait.
+//! have the time since when they wait and how often they went. Only since when a minimum has had room
+//! for a group counts anew with each leader.
 //!
-//! Suggested reading order: watched_state, watching; steps, memory, round, report, reporter.
+//! Suggested reading order: watched_state, watching; steps, reclaims, memory, round, report, reporter.
 
 mod memory;
+mod reclaims;
 mod report;
 mod reporter;
 mod round;
@@ -52,12 +54,13 @@ const AT_ONCE: usize = 16;
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// After a look at everything there is a pause of so many times as long: where thousands wait, more is
-/// decided at once, and one look in a hundred milliseconds does not take a whole core.
+/// After a look at everything that found nothing to do there is a pause of so many times as long: where
+/// thousands wait, more is decided at once, and one look in a hundred milliseconds does not take a whole
+/// core.
 const RESTS: u32 = 3;
 
-/// Without a change everything is looked at again after this time: deadlines pass by themselves.
-const AGAIN: Duration = Duration::from_secs(2);
+/// The longest pause after a look that found something to do: whoever starts needs several looks.
+const STRIDE: Duration = Duration::from_millis(100);
 
 /// The pauses after looks with a write that failed.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(500), Duration::from_secs(4));
@@ -133,13 +136,22 @@ impl QueueKeeper {
                 return std::future::pending().await;
             };
             let reign = (epoch, (began, renewed));
-            let round = self.look(&ledger, reign, reporter.room(), &mut memory, names);
-            let rest = TOGETHER.max(RESTS * began.elapsed());
-            reporter.tell(round.report);
+            let room = reporter.room();
+            // It may take long, and the Lease is renewed beside it.
+            let look = || self.look(&ledger, reign, room, &mut memory, names);
+            let round = tokio::task::block_in_place(look);
+            let (again, took) = (round.again(), began.elapsed());
+            let rest = match round.steps.is_empty() {
+                true => RESTS * took,
+                false => took.min(STRIDE),
+            };
+            // Releases go before reports.
             writer.decided();
             let is_done = self
                 .carry_out(round.steps, writer, &ledger, &mut memory)
                 .await;
+            reporter.tell(round.report);
+            let rested = tokio::time::Instant::now() + rest;
             failures = if is_done {
                 0
             } else {
@@ -147,8 +159,9 @@ impl QueueKeeper {
             };
             tokio::time::sleep(PAUSES.after(failures)).await;
             let news = ledger.board.news.notified();
-            let _news = tokio::time::timeout(AGAIN, news).await;
-            tokio::time::sleep(rest).await;
+            let _news = tokio::time::timeout(again, news).await;
+            let together = tokio::time::Instant::now() + TOGETHER;
+            tokio::time::sleep_until(rested.max(together)).await;
         }
     }
 
@@ -217,6 +230,7 @@ impl QueueKeeper {
                 memory.ask(uid, moment(now));
             }
             Then::Switched(job, suspended) => watched.switched(&job, suspended),
+            Then::Counted(object, reclaims, at) => watched.counted(&object, reclaims, at),
         }
     }
 

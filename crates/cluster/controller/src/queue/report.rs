@@ -1,7 +1,8 @@
 //! Messages to people: the status of groups and quotas, and reasons for waiting. Pure.
 //!
 //! A reason is an event on the group's own object, and on some of its pods, because that is where
-//! people look. Figures change with every pod, so they are written every few seconds at most.
+//! people look. A group that starts soon has none, and another position in the line is no news. Figures
+//! change with every pod, so they are written every few seconds at most.
 
 mod problems;
 
@@ -47,14 +48,15 @@ pub(crate) struct StatusReport {
 /// nothing tells nothing: its messages would take the room of the reasons of the next look.
 pub(crate) fn status_report(inputs: &ReportInputs<'_>, memory: &mut Memory) -> StatusReport {
     let mut report = StatusReport::default();
-    let room = inputs.look.room;
+    memory.is_behind = false;
+    inputs.problems(memory, &mut report.events);
     inputs.reasons(memory, &mut report.events);
-    if room.reasons {
-        inputs.problems(memory, &mut report.events);
-    }
-    if room.status {
-        inputs.pod_groups(memory, &mut report.status);
-        inputs.quotas(memory, &mut report);
+    match inputs.look.room.status {
+        true => {
+            inputs.pod_groups(memory, &mut report.status);
+            inputs.quotas(memory, &mut report);
+        }
+        false => memory.is_behind = true,
     }
     report
 }
@@ -71,44 +73,42 @@ impl ReportInputs<'_> {
             .collect();
         let objects = self.pod_groups_by_gang();
         for decision in self.decisions {
-            let room = self.look.room;
-            let has_room = match decision {
-                QueueDecision::Explain { .. } => room.reasons,
-                _ => room.news,
-            };
-            if !has_room {
+            if !matches!(decision, QueueDecision::Explain { .. }) && !self.look.room.news {
                 continue;
             }
-            let (id, kind, reason, text) = match decision {
+            let (id, reason, text) = match decision {
                 QueueDecision::Explain {
                     group,
                     position,
                     reason,
+                    ..
                 } => {
-                    let queued = groups.get(group.as_str());
-                    let found = queued.and_then(|queued| explained(queued, *position, reason));
-                    let Some((kind, text)) = found else {
-                        continue;
-                    };
-                    (group, kind, reason.word(), text)
+                    if let Some(&queued) = groups.get(group.as_str()) {
+                        let told = (queued, *position, reason);
+                        self.explain(told, &objects, memory, writes);
+                    }
+                    continue;
                 }
                 QueueDecision::Admit { group, slots } => {
                     let text = format!("{} pods have their places and may start", slots.len());
-                    (group, "Normal", "Admitted", text)
+                    (group, "Admitted", text)
                 }
                 QueueDecision::Evict { group, victims, .. } => {
                     self.victims(group.as_str(), victims, writes);
                     let text = format!("{} pods are evicted to make room for it", victims.len());
-                    (group, "Normal", "MakingRoom", text)
+                    (group, "MakingRoom", text)
                 }
                 QueueDecision::Hold(hold) => {
                     let text = format!("{} nodes are kept free for it", hold.nodes.len());
-                    (&hold.group, "Normal", "NodesHeld", text)
+                    (&hold.group, "NodesHeld", text)
                 }
             };
             let Some(queued) = groups.get(id.as_str()) else {
                 continue;
             };
+            if !matches!(decision, QueueDecision::Hold(_)) {
+                memory.starts(id.as_str());
+            }
             if memory.tells(id.as_str(), reason, &text, self.look.now) {
                 // The stock scheduler says on each pod where it goes.
                 let pods = match decision {
@@ -117,9 +117,55 @@ impl ReportInputs<'_> {
                 };
                 writes.extend(
                     self.about(queued, &objects, pods)
-                        .map(|about| self.event(&about, kind, reason, &text)),
+                        .map(|about| self.event(&about, "Normal", reason, &text)),
                 );
             }
+        }
+    }
+
+    /// Tells why a group waits, if it is due and there is room.
+    fn explain(
+        &self,
+        (queued, position, reason): (&QueuedGroup, u32, &QueueReason),
+        objects: &BTreeMap<&GangName, Vec<&WatchedPodGroup>>,
+        memory: &mut Memory,
+        writes: &mut Vec<Write>,
+    ) {
+        let (id, now) = (queued.group.id.as_str(), self.look.now);
+        if !queued.waits() {
+            return;
+        }
+        // Nothing but a change of its own or of its quota starts it.
+        if !memory.has_waited(id, queued.group.since, now) && !reason.is_lasting() {
+            memory.is_behind = true;
+            return;
+        }
+        if memory.is_silent(id, reason.word(), now) {
+            return;
+        }
+        if writes.len() >= self.look.room.reasons {
+            memory.is_behind = true;
+            return;
+        }
+        // Where it stands in the line is no news by itself.
+        let news = match reason {
+            QueueReason::Behind { .. } => String::new(),
+            reason => reason.to_string(),
+        };
+        if memory.tells(id, reason.word(), &news, now) {
+            let why = queued.waits_because(reason);
+            let (kind, text) = match queued.group.satisfied {
+                true => ("Normal", why),
+                false => {
+                    let position = position + 1;
+                    (
+                        "Warning",
+                        format!("position {position} in its quota: {why}"),
+                    )
+                }
+            };
+            let about = self.about(queued, objects, TELLING_PODS);
+            writes.extend(about.map(|about| self.event(&about, kind, reason.word(), &text)));
         }
     }
 
@@ -281,15 +327,15 @@ impl ReportInputs<'_> {
         let (group, namespace, name) = at;
         let problem = of_quota(&self.state.quotas.troubles, &quota.metadata);
         let place = format!("{place} problem");
-        let problem = problem.map(ToString::to_string);
-        let Some(problem) =
-            problem.filter(|problem| memory.tells(&place, "NotInTree", problem, self.look.now))
+        let problem = problem.map(|problem| (problem.word, problem.to_string()));
+        let Some((word, problem)) =
+            problem.filter(|(word, problem)| memory.tells(&place, word, problem, self.look.now))
         else {
             return;
         };
         let (version, uid) = (format!("{group}/v1alpha1"), &quota.metadata.uid);
         let about = reference(&version, "ElasticQuota", namespace, name, uid);
-        writes.push(self.event(&about, "Warning", "NotInTree", &problem));
+        writes.push(self.event(&about, "Warning", word, &problem));
     }
 
     fn event(&self, about: &Value, kind: &'static str, reason: &'static str, text: &str) -> Write {
@@ -302,22 +348,6 @@ impl ReportInputs<'_> {
             seconds(self.look.now.ms()),
         )
     }
-}
-
-/// The reason why somebody of the group waits, and the kind of event; none if nobody waits.
-fn explained(
-    queued: &QueuedGroup,
-    position: u32,
-    reason: &QueueReason,
-) -> Option<(&'static str, String)> {
-    if !queued.waits() {
-        return None;
-    }
-    if !queued.group.satisfied {
-        let text = format!("position {} in its quota: {reason}", position + 1);
-        return Some(("Warning", text));
-    }
-    Some(("Normal", format!("it runs, and more of it wait: {reason}")))
 }
 
 fn seconds(ms: u64) -> Timestamp {

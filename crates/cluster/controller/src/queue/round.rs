@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sublet_api::gang_plan::{GangPlan, MOST_SLOTS, PlannedRole, plan_to_object};
 use sublet_api::group::{NamespaceLabels, QueueScope, QueueSources, QueuedGroup};
@@ -19,6 +19,7 @@ use sublet_queue::{
 use sublet_scheduler::ClusterSnapshot;
 
 use super::memory::Memory;
+use super::reclaims::count_first;
 use super::report::{ReportInputs, StatusReport, status_report};
 use super::reporter::Room;
 use super::steps::{ProtocolSnapshot, Step, Then, plan_address, replacement};
@@ -29,6 +30,13 @@ const WAITS_S: u32 = 600;
 
 /// Time that a plan with victims lasts longer: the victims' grace, and some more.
 const VICTIMS_S: u32 = 120;
+
+/// Without a change everything is looked at again after this time, if something is under way.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The same if nothing is: a look costs as much whatever it finds. Groups are found within this time to
+/// have waited long.
+const IDLE: Duration = Duration::from_secs(20);
 
 /// A group's part of a plan that is written.
 type Planned = PlannedGroup<PlannedRole>;
@@ -58,6 +66,16 @@ pub(crate) struct Round {
     pub(crate) steps: Vec<Step>,
     /// Messages to people.
     pub(crate) report: StatusReport,
+    /// Nothing is under way, and nothing is left to tell: the time of the next look, unless
+    /// something changes before.
+    pub(crate) idle: Option<Duration>,
+}
+
+impl Round {
+    /// Longest time until the next look, if nothing changes.
+    pub(crate) fn again(&self) -> Duration {
+        self.idle.unwrap_or(AGAIN)
+    }
 }
 
 impl QueueLook<'_> {
@@ -89,6 +107,13 @@ impl QueueLook<'_> {
             QueueDecision::Hold(hold) => Some(hold.clone()),
             _ => None,
         });
+        let room = decisions.iter().filter_map(|decision| match decision {
+            QueueDecision::Explain {
+                group, room_since, ..
+            } => Some((group.clone(), (*room_since)?)),
+            _ => None,
+        });
+        memory.room_since = room.collect();
         self.write_plans(&decisions, &groups, names, &mut round);
         let inputs = ReportInputs {
             look: self,
@@ -96,7 +121,22 @@ impl QueueLook<'_> {
             decisions: &decisions,
         };
         round.report = status_report(&inputs, memory);
+        round.idle = self.idle(&round, memory);
         round
+    }
+
+    /// Time for which nothing happens by itself; none while something is under way.
+    fn idle(&self, round: &Round, memory: &Memory) -> Option<Duration> {
+        if !round.steps.is_empty() || memory.is_unsettled() {
+            return None;
+        }
+        let plans = self.watched.plans.values();
+        let plans = plans.filter_map(|watched| watched.plan.as_deref().ok());
+        let deadlines = plans.map(|plan| plan.deadline);
+        let next = deadlines.chain(memory.again(self.now));
+        let next = next.filter(|at| *at > self.now).min();
+        let left = next.map(|at| Duration::from_millis(at.ms() - self.now.ms()));
+        Some(left.map_or(IDLE, |left| left.min(IDLE)))
     }
 
     fn state(&self, engine: &Engine, memory: &mut Memory) -> QueueState {
@@ -137,7 +177,7 @@ impl QueueLook<'_> {
     ) -> bool {
         let snapshot = ProtocolSnapshot::new(self.watched, groups, memory, (self.epoch, self.now));
         let mut is_settled = true;
-        for (name, WatchedPlan { uid, plan }) in &self.watched.plans {
+        for (name, WatchedPlan { uid, made, plan }) in &self.watched.plans {
             match plan {
                 Err(error) => {
                     tracing::warn!(plan = name, %error, "a plan that cannot be read goes");
@@ -152,7 +192,8 @@ impl QueueLook<'_> {
                         tracing::warn!(plan = name, theirs, ours, "a plan of nobody's goes");
                     }
                     if memory.is_fresh(name, &plan.version) {
-                        let steps = snapshot.steps((plan, uid), is_confirmed, memory);
+                        let mut steps = snapshot.steps((plan, uid), is_confirmed, memory);
+                        count_first(&mut steps, (plan, *made), self.watched, groups, memory);
                         round.steps.extend(steps);
                     }
                 }
@@ -170,9 +211,11 @@ impl QueueLook<'_> {
         state: &QueueState,
         memory: &mut Memory,
     ) -> Vec<QueueDecision> {
-        let group = |queued: &QueuedGroup| Group {
-            not_before: memory.not_before(queued.group.id.as_str()),
-            ..queued.group.clone()
+        let group = |queued: &QueuedGroup| {
+            let mut group = queued.group.clone();
+            group.not_before = memory.not_before(group.id.as_str());
+            group.past.room_since = memory.room_since.get(&group.id).copied();
+            group
         };
         let groups: Vec<Group> = state.gathered.groups.iter().map(group).collect();
         plan(

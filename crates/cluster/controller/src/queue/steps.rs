@@ -21,7 +21,7 @@ use sublet_queue::protocol::{
 };
 
 use super::memory::Memory;
-use super::watched_state::WatchedState;
+use super::watched_state::{GroupObject, WatchedState};
 use sublet_api::has_scheduling_gate;
 
 /// One write, and its effect once it is done.
@@ -46,6 +46,8 @@ pub(crate) enum Then {
     Evicted(String),
     /// The job is held back, or not.
     Switched(JobName, bool),
+    /// The object says that its group went so often, and when it was last decided so.
+    Counted(GroupObject, u32, Time),
 }
 
 /// All that the protocol looks at.
@@ -86,7 +88,7 @@ impl<'a> ProtocolSnapshot<'a> {
             }
         }
         let pods = watched.pods.values().filter_map(|pod| {
-            // Who has ended has had its place; a victim that has ended is gone.
+            // A victim that has ended is gone.
             let counts = !is_over(pod) || !victims.contains(&*pod.metadata.uid);
             counts.then(|| Some((pod_uid(pod).ok()?, snapshot_of(pod))))?
         });
@@ -227,6 +229,7 @@ fn snapshot_of(pod: &Pod) -> PodSnapshot {
         slot: slot_of(pod).map(|mark| mark.key),
         bound: NodeName::new(&pod.spec.node_name).ok(),
         going: pod.metadata.deletion_timestamp.is_some(),
+        ended: is_over(pod),
     }
 }
 
@@ -297,18 +300,22 @@ fn release(pod: &Pod, mark: SlotMark) -> Step {
     }
 }
 
-/// Lets a job make its pods, or holds it back.
-fn switch(job: &JobFacts, suspend: bool) -> Option<Step> {
+/// The address of a job, in the version in which it was read.
+pub(crate) fn job_address(job: &JobFacts) -> ObjectAddress {
     let api = job.api;
     let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
-    let to = ObjectAddress {
+    ObjectAddress {
         kind: ApiResource::from_gvk_with_plural(&kind, api.plural),
         namespace: Some(job.job.namespace.clone()),
         name: job.job.name.clone(),
-    };
+    }
+}
+
+/// Lets a job make its pods, or holds it back.
+fn switch(job: &JobFacts, suspend: bool) -> Option<Step> {
     Some(Step {
         write: Write {
-            to,
+            to: job_address(job),
             act: Act::JsonPatch(job.switch(suspend)?),
         },
         then: Then::Switched(job.job.clone(), suspend),

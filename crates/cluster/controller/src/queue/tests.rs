@@ -1,10 +1,13 @@
 //! A cluster without an API server: each write comes back as a watch would tell it.
 
+mod crowd;
 mod epochs;
+mod profiles;
 mod resize;
 mod trees;
 mod unread;
 mod watched_state;
+mod waves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +26,7 @@ use sublet_plan::{Engine, EngineOptions, Policy, StockRules};
 use sublet_queue::QueueRules;
 use sublet_scheduler::ClusterSnapshot;
 
-use super::memory::Memory;
+use super::memory::{Memory, SOON_MS};
 use super::report::StatusReport;
 use super::reporter::Room;
 use super::round::{QueueLook, Round};
@@ -37,6 +40,7 @@ struct World {
     engine: Engine,
     nodes: Vec<(NodeIdx, NodeRules)>,
     memory: Memory,
+    rules: QueueRules,
     names: u64,
     epoch: u64,
     /// When is looked, and when the Lease was renewed.
@@ -75,6 +79,10 @@ impl World {
             engine,
             nodes,
             memory: Memory::default(),
+            rules: QueueRules {
+                profile: "koordinator".parse().unwrap(),
+                ..QueueRules::default()
+            },
             names: 0,
             epoch: 3,
             at: (Instant::now(), Instant::now()),
@@ -82,7 +90,7 @@ impl World {
             version: 0,
             room: Room {
                 news: true,
-                reasons: true,
+                reasons: 50,
                 status: true,
             },
             bound: BTreeMap::new(),
@@ -153,7 +161,7 @@ impl World {
             watched: &self.watched,
             namespaces: &BTreeMap::new(),
             scope: &scope,
-            rules: &QueueRules::default(),
+            rules: &self.rules,
             epoch: self.epoch,
             at: self.at,
             now: Time::from_ms(self.now),
@@ -164,13 +172,22 @@ impl World {
         round
     }
 
+    /// Looks, and looks again when a group that starts soon has started.
+    fn after_a_while(&mut self) -> Round {
+        drop(self.look());
+        self.now += SOON_MS;
+        self.look()
+    }
+
     /// Does the steps, as the API server would.
     fn carry_out(&mut self, steps: Vec<Step>) {
         for Step { write, then } in steps {
+            let made = rfc3339(self.now);
             let plan = |version: u64, object: &Value| -> GangPlanObject {
                 let mut object = object.clone();
                 object["metadata"] = json!({
                     "name": write.to.name, "uid": "u-plan", "resourceVersion": version.to_string(),
+                    "creationTimestamp": made,
                 });
                 serde_json::from_value(object).unwrap()
             };
@@ -182,12 +199,16 @@ impl World {
                 Act::Delete { .. } => self
                     .watched
                     .plan(Change::Gone(plan(0, &json!({"spec": {}})))),
-                Act::JsonPatch(_) | Act::Evict(_) => {}
+                Act::JsonPatch(_) | Act::Evict(_) | Act::Merge(_) => {}
                 other => panic!("{other:?}"),
             }
             match then {
                 Then::Released(uid, mark) => self.watched.released(&uid, &mark),
                 Then::Evicted(uid) => self.watched.evicted(&uid, "2026-01-01T00:00:00Z"),
+                Then::Switched(job, suspended) => self.watched.switched(&job, suspended),
+                Then::Counted(object, reclaims, at) => {
+                    self.watched.counted(&object, reclaims, at);
+                }
                 _ => {}
             }
         }
@@ -221,6 +242,13 @@ impl World {
     }
 }
 
+/// A moment as the API server writes it.
+fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap();
+    let moment = jiff::Timestamp::from_millisecond(ms).unwrap();
+    moment.to_string()
+}
+
 /// Reasons wait for room and are told then; a group with a place does not wait for them.
 #[test]
 fn what_there_is_no_room_to_tell_is_told_later() {
@@ -229,18 +257,19 @@ fn what_there_is_no_room_to_tell_is_told_later() {
     world.pod("p0", "g");
     world.room = Room {
         news: true,
-        reasons: false,
+        reasons: 0,
         status: false,
     };
-    assert_eq!(world.look().report, StatusReport::default());
+    let round = world.after_a_while();
+    assert_eq!((round.report, round.idle), (StatusReport::default(), None));
     world.room.status = true;
     let report = world.look().report;
     assert_eq!((report.events.len(), report.status.len()), (0, 1));
-    world.room.reasons = true;
+    world.room.reasons = 50;
     let report = world.look().report;
     assert!(!events(&report.events).is_empty() && report.status.is_empty());
 
-    world.room.reasons = false;
+    world.room.reasons = 0;
     world.pod("p1", "g");
     let round = world.look();
     assert_eq!(acts(&round.steps), ["create"]);
@@ -259,6 +288,7 @@ fn acts(steps: &[Step]) -> Vec<&'static str> {
         Act::Delete { .. } => "delete",
         Act::JsonPatch(_) => "patch",
         Act::Evict(_) => "evict",
+        Act::Merge(_) => "merge",
         _ => "other",
     };
     steps.iter().map(act).collect()
@@ -277,7 +307,7 @@ fn a_gang_goes_from_its_scheduling_gates_to_its_places_and_leaves_no_plan() {
     let mut world = World::new(4);
     world.pod_group("g", 2);
     world.pod("p0", "g");
-    let round = world.look();
+    let round = world.after_a_while();
     assert_eq!(acts(&round.steps), [""; 0]);
     let told = events(&round.report.events);
     assert!(
@@ -356,6 +386,9 @@ fn what_is_planned_is_used() {
         "{:?}",
         events(&round.report.events)
     );
+    world.carry_out(round.steps);
+    world.now += SOON_MS;
+    let round = world.look();
     let told = events(&round.report.events);
     assert!(
         told.iter()

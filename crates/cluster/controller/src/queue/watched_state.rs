@@ -12,12 +12,13 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 use sublet_api::gang_plan::{GangPlan, GangPlanObject, SlotMark, slot_to_json};
 use sublet_api::group::{
-    JobFacts, JobName, JobProgress, PodGroupFacts, PriorityClasses, job_kind, read_job,
+    JobFacts, JobName, JobProgress, PodGroupFacts, PriorityClasses, job_kind, moment, read_job,
     read_pod_group,
 };
 use sublet_api::object::{Node, Pod};
 use sublet_api::{ElasticQuota, is_over, keys, node_amounts};
 use sublet_client::Change;
+use sublet_model::Time;
 use sublet_queue::Amounts;
 
 /// Everything that is seen.
@@ -46,6 +47,15 @@ pub(crate) struct WatchedState {
 /// API group or kind, namespace, name.
 pub(crate) type Address = (String, String, String);
 
+/// An object that says how often its group went for others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GroupObject {
+    /// A job.
+    Job(JobName),
+    /// A PodGroup.
+    PodGroup(Address),
+}
+
 /// A PodGroup.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchedPodGroup {
@@ -68,6 +78,8 @@ pub(crate) struct Unread {
 #[derive(Debug, Clone)]
 pub(crate) struct WatchedPlan {
     pub(crate) uid: String,
+    /// When it was made, as the API server says.
+    pub(crate) made: Option<Time>,
     /// As it is read, or why it cannot be.
     pub(crate) plan: Result<Arc<GangPlan>, String>,
 }
@@ -149,6 +161,11 @@ impl WatchedState {
                 let plan = object.read();
                 let watched = WatchedPlan {
                     uid: object.metadata.uid.clone(),
+                    made: object
+                        .metadata
+                        .creation_timestamp
+                        .as_deref()
+                        .and_then(moment),
                     plan: plan.map(Arc::new).map_err(|error| error.to_string()),
                 };
                 self.plans.insert(name, watched);
@@ -287,6 +304,20 @@ impl WatchedState {
                 true => JobProgress::Suspended,
                 false => JobProgress::Released,
             };
+        }
+    }
+
+    /// The object says how often its group went, by a write of ours.
+    pub(crate) fn counted(&mut self, object: &GroupObject, reclaims: u32, at: Time) {
+        let terms = match object {
+            GroupObject::Job(name) => self.jobs.get_mut(name).map(|job| &mut job.terms),
+            GroupObject::PodGroup(address) => {
+                let group = self.pod_groups.get_mut(address);
+                group.map(|group| &mut group.facts.terms)
+            }
+        };
+        if let Some(terms) = terms {
+            (terms.past.reclaims, terms.past.reclaimed) = (reclaims, Some(at));
         }
     }
 

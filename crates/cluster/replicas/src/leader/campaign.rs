@@ -78,7 +78,7 @@ pub async fn campaign(
             changed
         });
         tokio::select! {
-            () = tokio::time::sleep(timing.retry) => {}
+            () = tokio::time::sleep(election.pause(Instant::now())) => {}
             () = &mut stop => break,
         }
     }

@@ -106,6 +106,23 @@ fn a_write_of_a_swift_leader_has_ended_when_its_successor_begins() {
     assert!(lasts + 2 * retry <= Duration::from_secs(5));
 }
 
+/// A successor does not sleep through the end of the time.
+#[test]
+fn a_candidate_looks_again_when_the_lease_has_stood_still() {
+    let start = Instant::now();
+    let after = |ms| start + Duration::from_millis(ms);
+    let mut election = Election::new("a".to_owned(), SWIFT);
+    assert_eq!(election.pause(start), SWIFT.retry);
+    let mut last = lease(7, "b");
+    last.spec.as_mut().unwrap().lease_duration_seconds = Some(4);
+    assert_eq!(election.read(Some(&last), start), Step::Wait);
+    assert_eq!(election.pause(after(1_000)), SWIFT.retry);
+    assert_eq!(election.pause(after(3_900)), Duration::from_millis(100));
+    assert_eq!(election.read(Some(&last), after(4_000)), Step::Take);
+    // One that could not be taken is not asked for without a pause.
+    assert_eq!(election.pause(after(4_000)), SWIFT.retry);
+}
+
 #[test]
 fn who_made_the_lease_does_not_know_of_earlier_leaders() {
     let start = Instant::now();
@@ -128,12 +145,12 @@ async fn a_write_without_an_answer_keeps_the_lease() {
         (Err(WriteError::Unanswered(String::new())), false),
     ] {
         let (campaigner, leadership, number) = leads();
-        let answered = leadership.write(number, |_| async { answer }).await;
+        let answered = leadership.write(number, async { answer }).await;
         assert!(answered.is_some());
         assert_eq!(campaigner.all_answered(), is_answered);
     }
     let (campaigner, leadership, number) = leads();
-    let given_up = leadership.write(number, |_| std::future::pending());
+    let given_up = leadership.write(number, std::future::pending());
     let _late = tokio::time::timeout(Duration::ZERO, given_up).await;
     assert!(!campaigner.all_answered());
 }
@@ -141,10 +158,10 @@ async fn a_write_without_an_answer_keeps_the_lease() {
 #[tokio::test]
 async fn after_its_tenure_nothing_is_sent() {
     let (campaigner, leadership, number) = leads();
-    let send = |_| std::future::ready(Ok(()));
-    assert!(leadership.write(number + 1, send).await.is_none());
+    let send = || std::future::ready(Ok(()));
+    assert!(leadership.write(number + 1, send()).await.is_none());
     campaigner.tenure.send_replace(None);
-    assert!(leadership.write(number, send).await.is_none());
+    assert!(leadership.write(number, send()).await.is_none());
     assert!(campaigner.all_answered());
 }
 

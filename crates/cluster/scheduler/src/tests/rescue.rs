@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sublet_api::{keys, preempting_to_json};
+use sublet_api::{SYSTEM_NAMESPACES, keys, preempting_to_json};
 use sublet_plan::{EngineOptions, NoRescue, Policy, StockRules};
 
 use super::plans::{member, plan};
 use super::world::{World, pod};
 use crate::PreemptionVerdict;
-use crate::preempt::SYSTEM_NAMESPACES;
 
 /// A node of two cards, each with a pod of 9,000 MiB and no priority.
 fn world() -> World {

@@ -8,8 +8,9 @@ use sublet_model::Class;
 
 use super::Tick;
 use crate::accounts::Charge;
-use crate::need::{Wanted, firm, together, waits};
+use crate::need::{Wanted, firm, minimum, together, waits};
 use crate::order::{Lines, Waiting, before};
+use crate::reclaim::cards;
 use crate::{GangRole, Group, Infeasible, MOST_MEMBERS, QueueReason};
 
 impl Tick<'_> {
@@ -139,7 +140,7 @@ impl Tick<'_> {
         match tree.number(&group.quota) {
             None => Err(QueueReason::NoQuota { quota }),
             Some(at) if !tree.below(Some(at)).is_empty() => Err(QueueReason::ParentQuota { quota }),
-            Some(at) => Ok(Charge::of(group, at)),
+            Some(at) => Ok(Charge::of(group, at, self.is_back(group))),
         }
     }
 
@@ -172,20 +173,64 @@ impl Tick<'_> {
             }
             self.reasons[at] = self.not_tried(group);
             if self.reasons[at].is_none() {
-                all[charge.quota].push(Waiting {
-                    group: at,
-                    score: self.rules.score.of(group),
-                    since: group.since,
-                    asks: self.asks(at, &mut known),
-                    looks: self.memo.looks(at),
-                });
+                let asks = self.asks(at, &mut known);
+                if self.accounts.is_within_min(charge.quota, &asks) {
+                    self.room_since[at] = group.past.room_since.or(Some(self.now));
+                }
+                all[charge.quota].push(self.in_line(at, asks));
             }
         }
         all.into_iter().map(|line| self.line(line)).collect()
     }
 
+    fn in_line(&self, at: usize, asks: Rc<[u64]>) -> Waiting {
+        let group = &self.groups[at];
+        Waiting {
+            group: at,
+            score: self.rules.score.of(group),
+            since: group.since,
+            asks,
+            weight: self.weight(group),
+            looks: self.memo.looks(at),
+        }
+    }
+
+    /// A group that waits, for a line.
+    pub(super) fn waiting(&self, at: usize) -> Waiting {
+        self.in_line(at, self.asks(at, &mut BTreeMap::new()))
+    }
+
+    /// Weight of a group in the order, by its wait.
+    fn weight(&self, group: &Group) -> (u64, u64) {
+        const PARTS: u64 = 1024;
+        let aging = self.terms().aging;
+        let Some(aging) = aging.filter(|aging| cards_together(group) >= aging.cards) else {
+            return (1, 1);
+        };
+        let waited = self.now.ms().saturating_sub(group.since.ms());
+        let more = waited.saturating_mul(PARTS) / aging.each_ms;
+        (PARTS, PARTS.saturating_add(more))
+    }
+
+    /// Has the group gone so often that it starts only within entitlements?
+    fn is_back(&self, group: &Group) -> bool {
+        let Some(limits) = self.terms().limits else {
+            return false;
+        };
+        let most = match self.is_wide(group) {
+            true => limits.wide_loans,
+            false => limits.loans,
+        };
+        group.past.reclaims >= most
+    }
+
+    /// Does the group need more cards together than any node has?
+    pub(super) fn is_wide(&self, group: &Group) -> bool {
+        cards_together(group) > self.widest
+    }
+
     /// Reason why a group is not tried now.
-    fn not_tried(&self, group: &Group) -> Option<QueueReason> {
+    pub(super) fn not_tried(&self, group: &Group) -> Option<QueueReason> {
         if let Some(until) = group.not_before.filter(|until| self.now < *until) {
             return Some(QueueReason::BackOff { until });
         }
@@ -214,6 +259,12 @@ impl Tick<'_> {
         }
         line.into()
     }
+}
+
+/// Number of cards that the group needs to start.
+pub(super) fn cards_together(group: &Group) -> u64 {
+    let all = minimum(group).map(|(role, count)| count.saturating_mul(cards(role)));
+    all.fold(0, u64::saturating_add)
 }
 
 /// The members that have a place.

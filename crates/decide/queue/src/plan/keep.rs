@@ -45,9 +45,12 @@ impl Tick<'_> {
         }
     }
 
-    /// If nothing is kept: keeps room for the first of those that have waited long.
+    /// If nothing is kept: keeps room for the first of those that had to have a place by now, or that
+    /// have waited long. The former do not wait for the latter.
     pub(super) fn keep_for(&mut self, failed: &[(usize, Waiting)]) {
-        if self.kept.is_some() {
+        let kept_for = self.kept.as_ref().map(|kept| kept.group);
+        let is_due = |group| self.overdue.contains(&group);
+        if kept_for.is_some_and(|group| self.overdue.is_empty() || is_due(group)) {
             return;
         }
         let after = self.rules.reservation_after_ms;
@@ -62,9 +65,15 @@ impl Tick<'_> {
             );
             waits_for_others && waiting.since.plus_ms(after) <= self.now
         };
-        let first = failed.iter().filter(waits_long);
-        let first =
-            first.min_by_key(|(_, waiting)| (Reverse(waiting.score), waiting.since, waiting.group));
+        let order = |(_, waiting): &&(usize, Waiting)| {
+            (Reverse(waiting.score), waiting.since, waiting.group)
+        };
+        let overdue = failed.iter().filter(|(_, waiting)| is_due(waiting.group));
+        let first = overdue.min_by_key(order);
+        if kept_for.is_some() && first.is_none() {
+            return;
+        }
+        let first = first.or_else(|| failed.iter().filter(waits_long).min_by_key(order));
         if let Some((_, waiting)) = first {
             self.keep(&waiting.clone(), &[]);
         }
@@ -79,10 +88,13 @@ impl Tick<'_> {
         let in_quota = self.accounts.check(charge, &waiting.asks, false).is_ok();
         let chosen = match in_quota {
             true => self.nodes_for(waiting, nodes),
+            false if !self.terms().holds_quota => None,
             false => Some((Vec::new(), None)),
         };
         let Some((nodes, until)) = chosen else { return };
-        self.accounts.keep(charge.quota, &waiting.asks);
+        if self.terms().holds_quota {
+            self.accounts.keep(charge.quota, &waiting.asks);
+        }
         self.places.hold(&nodes);
         self.no_room.clear();
         self.kept = Some(Kept {
@@ -113,7 +125,10 @@ impl Tick<'_> {
             true => before.to_vec(),
             false => {
                 let mut all: Vec<NodeIdx> = busy.keys().copied().collect();
-                all.sort_by_key(|node| (busy[node].ends, busy[node].uids.len(), *node));
+                all.sort_by_key(|node| {
+                    let there = &busy[node];
+                    (there.ends, there.cards, there.uids.len(), *node)
+                });
                 least(&all, works)?
             }
         };
@@ -146,6 +161,12 @@ impl Tick<'_> {
                 }
             }
         }
+        if !self.terms().holds_quota {
+            for (node, there) in &mut busy {
+                let all = ledger.book(*node).cards().len() as u64;
+                there.cards = all.saturating_sub(ledger.outline(*node).idle().get().into());
+            }
+        }
         busy
     }
 
@@ -163,6 +184,8 @@ impl Tick<'_> {
 #[derive(Default)]
 struct Busy {
     ends: End,
+    /// Cards in use, where the emptiest nodes are kept.
+    cards: u64,
     uids: Vec<PodUid>,
 }
 

@@ -10,7 +10,7 @@ use crate::least::least;
 use crate::need::{Wanted, missing_of, together};
 use crate::order::{Lines, Waiting, before, next};
 use crate::place::Ground;
-use crate::reclaim::{Bundle, Claimant, Going, Running, unguarded, victims};
+use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded, victims};
 use crate::{Group, MOST_MEMBERS, QueueReason};
 
 /// Says whether a group may have the room that is kept for another.
@@ -22,7 +22,7 @@ pub(super) struct Leave {
 
 impl Leave {
     /// It leaves the kept room alone.
-    const ALL: Leave = Leave {
+    pub(super) const ALL: Leave = Leave {
         ground: Ground::Free,
         quota: true,
     };
@@ -34,14 +34,15 @@ impl Leave {
 }
 
 /// Key by which groups of one quota fare alike: their looks, their priority, whether they can be
-/// asked to leave, and the kept room that they must leave alone.
-type Fare = (u32, i32, bool, Leave);
+/// asked to leave, whether they had to have a place by now, and the kept room that they must leave
+/// alone.
+type Fare = (u32, i32, bool, bool, Leave);
 
 /// Reasons why groups of one quota cannot start now: no group that looks like one of them can.
 type Refused = BTreeMap<Fare, QueueReason>;
 
 /// A group for which others go is so many times as much work.
-const EVICTING: usize = 125;
+pub(super) const EVICTING: usize = 125;
 
 impl Tick<'_> {
     /// Starts all groups that can start, and returns those that cannot.
@@ -101,9 +102,10 @@ impl Tick<'_> {
     /// The key of this group and all that fare alike; none if no group looks like it.
     fn fare(&self, waiting: &Waiting) -> Option<Fare> {
         let group = &self.groups[waiting.group];
-        let preemptible = self.charges[waiting.group]?.preemptible;
-        let leave = self.leave(group);
-        Some((waiting.looks?, group.priority, preemptible, leave))
+        let charge = self.charges[waiting.group]?;
+        let (is_due, leave) = (self.is_due(waiting, charge), self.leave(group));
+        let key = (waiting.looks?, group.priority);
+        Some((key.0, key.1, charge.preemptible, is_due, leave))
     }
 
     /// Takes those out that their quotas refuse and no eviction can help, which most ticks are full
@@ -142,7 +144,9 @@ impl Tick<'_> {
         let group = &self.groups[waiting.group];
         let charge = self.charges[waiting.group]?;
         let may_evict = charge.class == Class::Guaranteed
-            && (somebody_is_over || self.evictables.may_yield(charge.quota, group.priority));
+            && (somebody_is_over
+                || self.evictables.may_yield(charge.quota, group.priority)
+                || self.takes_own(group));
         if may_evict {
             return None;
         }
@@ -154,6 +158,12 @@ impl Tick<'_> {
         let free = self.accounts.check(charge, &waiting.asks, false);
         let held_for = free.ok().and_then(|()| self.held_for());
         Some(held_for.unwrap_or(reason))
+    }
+
+    /// May the group take from smaller ones of its own quota?
+    fn takes_own(&self, group: &Group) -> bool {
+        let limits = self.terms().limits;
+        limits.is_some_and(|limits| limits.wide_takes) && self.is_wide(group)
     }
 
     /// Takes those out that may be able to start now. After an eviction that may be any group. If
@@ -195,17 +205,37 @@ impl Tick<'_> {
             charge,
             priority: group.priority,
             asks: &waiting.asks,
+            rights: match self.terms().limits {
+                Some(limits) => self.rights(waiting, charge, limits),
+                None => Rights::ALL,
+            },
+            on_loan: false,
         };
         let Err(reason) = self.start_free(waiting, &wanted, claimant, leave) else {
             return Ok(Evicts(false));
         };
-        let about = (charge.quota, group.priority, self.memo.places_key(&wanted));
+        let is_due = self.is_due(waiting, charge);
+        let places = self.memo.places_key(&wanted);
+        let about = (charge.quota, group.priority, is_due, places);
+        if is_due {
+            self.overdue.insert(waiting.group);
+        }
         if self.no_reclaim.contains(&about) {
             return Err(reason);
         }
-        let result = self.start_evicting(waiting, &wanted, claimant, (leave, reason));
+        let mut result = self.start_evicting(waiting, &wanted, claimant, (leave, reason));
+        // Whoever has had to wait for so long does not wait for kept room, too.
+        if let Err(reason) = &result
+            && is_due
+            && leave != Leave::NOTHING
+            && self.kept.is_some()
+        {
+            let leave = (Leave::NOTHING, reason.clone());
+            result = self.start_evicting(waiting, &wanted, claimant, leave);
+        }
         match result {
             Ok(()) => {
+                self.overdue.remove(&waiting.group);
                 self.no_reclaim.clear();
                 Ok(Evicts(true))
             }
@@ -247,20 +277,61 @@ impl Tick<'_> {
 
     /// Starts a group in the place of others, if it is entitled to that. `reason`: why it cannot
     /// start as things are.
-    fn start_evicting(
+    pub(super) fn start_evicting(
         &mut self,
         waiting: &Waiting,
         wanted: &[Wanted<'_>],
         claimant: Claimant<'_>,
         (leave, reason): (Leave, QueueReason),
     ) -> Result<(), QueueReason> {
+        let bundles = match self.terms().limits {
+            Some(_) => self.victims_by_node(waiting, wanted, claimant, (leave, reason.clone()))?,
+            None => self.victims_by_rank(waiting, wanted, claimant, (leave, reason.clone()))?,
+        };
+        let Some(going) = Going::after(&self.accounts, &bundles, claimant) else {
+            return Err(reason);
+        };
+        let ledger = self.places.ledger();
+        let entries = going.uids.iter().filter_map(|uid| ledger.entry(uid));
+        if (self.breaks)(&entries.collect::<Vec<_>>()) {
+            return Err(QueueReason::Guarded);
+        }
+        let group = &self.groups[waiting.group];
+        let slots = self
+            .places
+            .take_without(&going.uids, group, wanted, leave.ground);
+        let slots = slots.map_err(|lack| lack.reason(wanted))?;
+        self.accounts = going.accounts;
+        self.accounts.charge(claimant.charge, claimant.asks);
+        self.touched.insert(waiting.group);
+        self.touched
+            .extend(bundles.iter().map(|bundle| bundle.group));
+        let start = self.starts.entry(waiting.group).or_default();
+        start.slots = slots;
+        start.victims = victims(self.groups, &bundles);
+        Ok(())
+    }
+
+    /// Victims by rank: the beginning of one sequence for the whole cluster, without those that can
+    /// be spared.
+    fn victims_by_rank(
+        &mut self,
+        waiting: &Waiting,
+        wanted: &[Wanted<'_>],
+        claimant: Claimant<'_>,
+        (leave, reason): (Leave, QueueReason),
+    ) -> Result<Vec<Bundle>, QueueReason> {
         let group = &self.groups[waiting.group];
         let touched = &self.touched;
         let about = Running {
             groups: self.groups,
             charges: &self.charges,
             memo: self.memo,
+            ledger: self.places.ledger(),
             now: self.now,
+            weighs: false,
+            saves_every_ms: None,
+            widest: self.widest,
         };
         let evictables = &mut self.evictables;
         let row = evictables.row(&self.accounts, claimant, &about, |group| {
@@ -286,35 +357,15 @@ impl Tick<'_> {
                 places.has_room_without(&going.uids, group, wanted, leave.ground)
             })
         };
-        let Some(bundles) = least(&free, &mut works).filter(|bundles| !bundles.is_empty()) else {
+        let found = least(&free, &mut works).filter(|bundles| !bundles.is_empty());
+        found.ok_or_else(|| {
             let is_guarded = free.len() < row.len() && works(&row);
-            return Err(if is_guarded {
+            if is_guarded {
                 QueueReason::Guarded
             } else {
                 reason
-            });
-        };
-        let Some(going) = Going::after(accounts, &bundles, claimant) else {
-            return Err(reason);
-        };
-        let entries = going
-            .uids
-            .iter()
-            .filter_map(|uid| places.ledger().entry(uid));
-        if (self.breaks)(&entries.collect::<Vec<_>>()) {
-            return Err(QueueReason::Guarded);
-        }
-        let slots = places.take_without(&going.uids, group, wanted, leave.ground);
-        let slots = slots.map_err(|lack| lack.reason(wanted))?;
-        self.accounts = going.accounts;
-        self.accounts.charge(claimant.charge, claimant.asks);
-        self.touched.insert(waiting.group);
-        self.touched
-            .extend(bundles.iter().map(|bundle| bundle.group));
-        let start = self.starts.entry(waiting.group).or_default();
-        start.slots = slots;
-        start.victims = victims(self.groups, &bundles);
-        Ok(())
+            }
+        })
     }
 
     /// Starts members beyond the minima one by one, wherever there is room for them. A group whose

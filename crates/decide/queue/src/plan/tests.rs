@@ -1,7 +1,9 @@
 //! Ticks in short stories: the groups that start, the groups that wait, and their reasons.
 
+mod fair;
 mod gangs;
 mod keep;
+mod promises;
 mod properties;
 mod reclaim;
 mod trees;

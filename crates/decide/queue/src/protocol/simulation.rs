@@ -132,7 +132,7 @@ impl Play {
         }
         let mut nodes = BTreeSet::new();
         for (_, pod) in self.objects.pods.values() {
-            if let Some(node) = &pod.bound {
+            if let Some(node) = pod.bound.as_ref().filter(|_| !pod.ended) {
                 assert!(nodes.insert(node), "two pods on {node}");
             }
         }
@@ -222,6 +222,7 @@ impl Play {
             }
             // Whole groups of a later name would go; one pod of each is enough here.
             if *group > snapshot.group.id
+                && !pod.ended
                 && let Some(node) = pod.bound.clone()
                 && !sees.lost.contains(&node)
             {
@@ -340,8 +341,9 @@ impl Play {
     /// The extender binds one pod to its slot, as `State::take_slot` does: by what it sees and what it
     /// has bound itself.
     fn bind(&mut self) {
-        self.own
-            .retain(|uid, _| self.objects.pods.contains_key(uid));
+        let pods = &self.objects.pods;
+        let is_there = |uid: &PodUid| pods.get(uid).is_some_and(|(_, pod)| !pod.ended);
+        self.own.retain(|uid, _| is_there(uid));
         let newest = self.sees.plans.values().map(|(_, plan)| plan.epoch).max();
         let waiting = self.sees.pods.iter().filter(|(uid, (_, pod))| {
             !pod.held && pod.bound.is_none() && !pod.going && !self.own.contains_key(*uid)
@@ -363,8 +365,8 @@ impl Play {
             if Some(plan.epoch) != newest || self.now >= plan.deadline.ms() {
                 continue;
             }
-            let seen = self.sees.pods.iter();
-            let mut seen = seen.filter_map(|(_, (_, pod))| pod.bound.as_ref());
+            let seen = self.sees.pods.values().filter(|(_, pod)| !pod.ended);
+            let mut seen = seen.filter_map(|(_, pod)| pod.bound.as_ref());
             let is_free = seen.all(|there| *there != slot.node)
                 && self.own.values().all(|there| *there != slot.node)
                 && !self.sees.lost.contains(&slot.node);
@@ -400,7 +402,8 @@ impl Play {
             }
             return;
         };
-        let own = self.objects.pods.values().filter(|(group, _)| *group == id);
+        let pods = self.objects.pods.values();
+        let own = pods.filter(|(group, pod)| *group == id && !pod.ended);
         if !owner.suspended && own.count() < owner.size as usize {
             self.version += 1;
             let uid = PodUid::new(&format!("u{:08}", self.version)).unwrap();

@@ -4,7 +4,7 @@ use sublet_model::{Allocation, Claim, Class, Host, PodKey};
 use sublet_plan::stock::PodRules;
 
 use super::*;
-use crate::group::{Gang, GangRole, MatchPolicy, Member, MemberShape};
+use crate::group::{Gang, GangRole, GroupPast, MatchPolicy, Member, MemberShape};
 use crate::tree::Amounts;
 
 const NOW: Time = Time::from_ms(1_000);
@@ -61,6 +61,7 @@ fn group(min: u32, bound: &[&str]) -> Group {
         satisfied: false,
         ends: None,
         started: None,
+        past: GroupPast::default(),
     }
 }
 
@@ -283,6 +284,31 @@ fn a_slot_of_a_pod_that_went_is_for_the_next_one() {
     world.pod("c").going = true;
     assert_eq!(world.says(&plan(["a", "b"])), "7:-,b");
     assert_eq!(world.says(&plan(["", "b"])), "free b 1");
+}
+
+/// A Job with more completions than pods at a time: its pods may have ended before anybody has looked.
+#[test]
+fn a_plan_whose_pods_have_ended_keeps_no_pod_that_comes_after_them() {
+    let mut world = World::new(&["c"]);
+    world.sized = true;
+    world.let_go("a", 0, Some("n1"));
+    world.pod("a").ended = true;
+    world.let_go("b", 1, Some("n2"));
+    // The other one runs, and the gang is not whole: the next pod takes the place.
+    world.group = group(2, &["b"]);
+    assert_eq!(world.says(&plan(["a", "b"])), "7:c,b");
+    assert_eq!(world.says(&plan(["c", "b"])), "free c 0");
+    // One that nobody has is taken first.
+    world.pods.remove(&uid("b"));
+    world.group = group(2, &[]);
+    assert_eq!(world.says(&plan(["a", ""])), "7:a,c");
+    // All have ended: the plan is over, and its members queue again.
+    world.let_go("b", 1, Some("n2"));
+    world.pod("b").ended = true;
+    assert_eq!(world.says(&plan(["a", "b"])), "delete");
+    // One that goes back is not over before that is noted on its group.
+    world.now = NOW.plus_ms(1_000);
+    assert_eq!(world.says(&plan(["a", "b"])), "requeue");
 }
 
 #[test]

@@ -2,17 +2,17 @@
 //! [`DISCIPLINES`].
 //!
 //! A discipline sees jobs come and end, and starts the next ones, if the engine finds room for all
-//! their members. It sees no run times: nobody knows them in a cluster.
+//! their members. It sees no run times, because nobody knows them in a cluster; `easy` sees them, to
+//! show what they are worth.
 
 mod backfill;
+mod easy;
 mod fifo;
 mod heads;
+mod partitions;
 mod sublet;
 
-use std::collections::BTreeMap;
-
-use super::floor::Floor;
-use super::jobs::Jobs;
+use super::rule::Discipline;
 
 /// Every discipline; ours is the first, and a new one stands last.
 pub static DISCIPLINES: &[&dyn Discipline] = &[
@@ -21,40 +21,9 @@ pub static DISCIPLINES: &[&dyn Discipline] = &[
     &backfill::Backfill,
     &heads::HEADS,
     &heads::STRICT_HEADS,
+    &easy::Easy,
+    &partitions::Partitions,
 ];
 
-/// A rule that says which job starts next.
-pub trait Discipline: Send + Sync {
-    /// Its name on the command line.
-    fn name(&self) -> &'static str;
-
-    /// A description in a few words. It says so if it is another project's rule, implemented again.
-    fn about(&self) -> &'static str;
-
-    /// An empty line for these jobs.
-    fn line<'a>(&self, jobs: &'a Jobs) -> Box<dyn JobLine + 'a>;
-}
-
-impl std::fmt::Debug for dyn Discipline {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The jobs that wait, in one replay.
-pub trait JobLine {
-    /// The job of that number has come.
-    fn join(&mut self, job: usize);
-
-    /// It has run to its end.
-    fn left(&mut self, job: usize);
-
-    /// Starts the jobs that may start now. True if there may be more to do although nothing comes
-    /// and nothing ends.
-    fn tick(&mut self, floor: &mut Floor<'_>, now: u64) -> bool;
-
-    /// The reasons for which gangs have waited, as [`crate::ReplayOutcome::gangs_waited_for`].
-    fn gangs_waited_for(&self) -> BTreeMap<&'static str, u64> {
-        BTreeMap::new()
-    }
-}
+/// The discipline that says what a tenant would have alone.
+pub(super) static ALONE: &dyn Discipline = &partitions::Partitions;

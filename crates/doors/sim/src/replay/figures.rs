@@ -1,13 +1,23 @@
-//! The outcome of a replay: the waits of jobs, the share of the cluster that they used, and the
-//! part of it that was lost.
+//! The outcome of a replay: the waits of jobs, the share of the cluster that they used, the part of
+//! it that was lost, and what each tenant has beside a partition of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::jobs::{Jobs, SizeClass};
+use super::served::Served;
+
+/// Run times below this many seconds count as this many in a slowdown (Feitelson and others,
+/// *Theory and Practice in Parallel Job Scheduling*, 1997: else the shortest jobs decide it).
+const SHORTEST_RUN: u64 = 10;
+
+/// A tenant shares to its advantage, or not, if so many thousandths of cards are its own. Of less the
+/// rounding to whole nodes makes a multiple.
+const SHARERS: u64 = 4000;
 
 /// The waits of the jobs of a group, in seconds, shortest first: from the arrival of each to the
-/// start of the run in which it ended. Runs that were lost count as waiting.
+/// start of the run in which it ended. Runs that were lost count as waiting, and saved work
+/// does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitGroup<T> {
     /// The group.
@@ -20,6 +30,41 @@ pub struct WaitGroup<T> {
     pub evictions: u64,
     /// GPUs that are the tenant's own, in thousandths; nothing for sizes.
     pub min_milli: u64,
+    /// The tenant on a partition of its own; nothing for sizes, and for tenants without `min`.
+    pub alone: Option<Alone>,
+}
+
+/// A tenant on a partition of its own: nodes for its `min`, rounded up to whole ones, on which its
+/// jobs start by backfill. Jobs that are larger than the partition are in none of its figures but
+/// `lag_seconds`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alone {
+    /// GPUs of the partition.
+    pub gpus: u64,
+    /// The waits there, shortest first.
+    pub waits: Vec<u64>,
+    /// The waits of the same jobs in this replay, shortest first.
+    pub here: Vec<u64>,
+    /// The most that the tenant was behind in this replay: GPU time that its jobs had got on the
+    /// partition and had not got here, in seconds of its `min`. A run that is lost later takes its
+    /// time back.
+    pub lag_seconds: u64,
+}
+
+/// The mean of waits, in seconds.
+#[must_use]
+pub fn mean(waits: &[u64]) -> Option<f64> {
+    let sum: u128 = waits.iter().map(|wait| u128::from(*wait)).sum();
+    (!waits.is_empty()).then(|| sum as f64 / waits.len() as f64)
+}
+
+impl Alone {
+    /// Does the tenant wait no longer in this replay than on its partition, on average?
+    #[must_use]
+    pub fn is_no_worse_here(&self) -> bool {
+        let sum = |waits: &[u64]| waits.iter().map(|wait| u128::from(*wait)).sum::<u128>();
+        sum(&self.here) <= sum(&self.waits)
+    }
 }
 
 /// The outcome of a replay. Shares of the cluster are those between the first arrival and the last.
@@ -35,9 +80,15 @@ pub struct ReplayOutcome {
     pub left: usize,
     /// So many could not start if nothing ran, and the name of the first; nobody waited for them.
     pub impossible: (u32, Option<Arc<str>>),
+    /// So many could never start because their tenant has no partition, or one that is too small;
+    /// none where all share the cluster.
+    pub too_large: usize,
     /// The waits of gangs by reason, in seconds of one gang, by the word for the reason; empty if
     /// the discipline does not say. Runs that were lost are not in here.
     pub gangs_waited_for: BTreeMap<&'static str, u64>,
+    /// The longest that a job waited without a break while the `min` of its tenant had room for it, in
+    /// seconds; none if the discipline does not say.
+    pub largest_wait_within_min: Option<u64>,
     /// Number of evictions.
     pub evictions: u64,
     /// GPU time that evicted jobs had used, in hours of one GPU.
@@ -46,10 +97,35 @@ pub struct ReplayOutcome {
     pub useful_percent: f64,
     /// Percent of it in which jobs ran that were evicted later.
     pub lost_percent: f64,
+    /// The mean wait of all jobs that have ended, in seconds.
+    pub mean_wait: f64,
+    /// The mean of their bounded slowdowns: (wait + run time) / run time, at least 1, with a run
+    /// time of at least 10 s.
+    pub bounded_slowdown: f64,
     /// From the first arrival to the last end, in seconds.
     pub makespan: u64,
     /// At the end, was everything given back, and were all accounts right?
     pub ends_empty: bool,
+}
+
+impl ReplayOutcome {
+    /// Number of tenants with a `min` of 4 GPUs and more that wait no longer than on a partition of
+    /// their own, and number of all of these.
+    #[must_use]
+    pub fn sharing_incentive(&self) -> (usize, usize) {
+        let large = self.tenants.iter().filter(|of| of.min_milli >= SHARERS);
+        let alone: Vec<&Alone> = large.filter_map(|of| of.alone.as_ref()).collect();
+        let no_worse = alone.iter().filter(|alone| alone.is_no_worse_here());
+        (no_worse.count(), alone.len())
+    }
+
+    /// The tenant that was most behind its partition, and by how many seconds of its `min`.
+    #[must_use]
+    pub fn largest_lag(&self) -> Option<(&Arc<str>, u64)> {
+        let lags = self.tenants.iter();
+        let lags = lags.filter_map(|of| Some((&of.of, of.alone.as_ref()?.lag_seconds)));
+        lags.max_by_key(|(_, lag)| *lag)
+    }
 }
 
 /// The counts of a group.
@@ -60,10 +136,32 @@ struct Tally {
     evictions: u64,
 }
 
+/// Report of a discipline at the end.
+pub(super) struct Told {
+    pub(super) gangs_waited_for: BTreeMap<&'static str, u64>,
+    pub(super) largest_wait_within_min: Option<u64>,
+}
+
+/// Remarks about a replay beside its figures.
+pub(super) struct Comparison<'a> {
+    pub(super) told: Told,
+    pub(super) ends_empty: bool,
+    /// Had each tenant its own nodes?
+    pub(super) is_apart: bool,
+    /// The figures of the jobs with each tenant on its own nodes, and the GPUs of these.
+    pub(super) alone: &'a Figures,
+    pub(super) gpus: &'a [u64],
+}
+
 /// Counts while jobs come and go.
 pub(super) struct Figures {
     by_size: Vec<Tally>,
     by_tenant: Vec<Tally>,
+    /// By job, its wait once it has ended.
+    waits: Vec<Option<u64>>,
+    served: Vec<Served>,
+    /// Sum of the slowdowns.
+    slowdown: f64,
     ended: usize,
     evictions: u64,
     /// When the last one ended.
@@ -79,6 +177,9 @@ impl Figures {
         let mut figures = Figures {
             by_size: vec![Tally::default(); SizeClass::ALL.len()],
             by_tenant: vec![Tally::default(); jobs.tenants().len()],
+            waits: vec![None; jobs.all().len()],
+            served: vec![Served::default(); jobs.tenants().len()],
+            slowdown: 0.0,
             ended: 0,
             evictions: 0,
             end: jobs.window().0,
@@ -102,10 +203,25 @@ impl Figures {
         ]
     }
 
-    /// A job has ended that ran from then to then.
-    pub(super) fn ended(&mut self, jobs: &Jobs, number: usize, (from, to): (u64, u64)) {
+    /// A job starts.
+    pub(super) fn started(&mut self, jobs: &Jobs, number: usize, at: u64) {
+        let tenant = jobs.all()[number].tenant;
+        self.served[tenant].start(at, jobs.kind(number).milli());
+    }
+
+    /// A job was evicted, and keeps what it did from then to then.
+    pub(super) fn saved(&mut self, jobs: &Jobs, number: usize, span: (u64, u64)) {
+        let milli = u128::from(jobs.kind(number).milli());
+        self.useful += milli * overlap(jobs.window(), span);
+    }
+
+    /// A job has ended that ran from then to then, after it had saved so many seconds of work.
+    pub(super) fn ended(&mut self, jobs: &Jobs, number: usize, (from, to): (u64, u64), saved: u64) {
         let (job, kind) = (jobs.all()[number], jobs.kind(number));
-        let wait = from - job.at;
+        let wait = from - job.at - saved;
+        self.waits[number] = Some(wait);
+        self.slowdown += slowdown(wait, to - from + saved);
+        self.served[job.tenant].stop(to, kind.milli());
         for tally in self.groups(jobs, number) {
             tally.waits.push(wait);
         }
@@ -117,6 +233,9 @@ impl Figures {
     /// A job was evicted that ran from then to then.
     pub(super) fn lost(&mut self, jobs: &Jobs, number: usize, (from, to): (u64, u64)) {
         let milli = u128::from(jobs.kind(number).milli());
+        let served = &mut self.served[jobs.all()[number].tenant];
+        served.stop(to, jobs.kind(number).milli());
+        served.take_back(milli * u128::from(to - from));
         self.evictions += 1;
         for tally in self.groups(jobs, number) {
             tally.evictions += 1;
@@ -125,42 +244,88 @@ impl Figures {
         self.lost += milli * u128::from(to - from);
     }
 
-    pub(super) fn outcome(
-        self,
-        jobs: &Jobs,
-        gangs_waited_for: BTreeMap<&'static str, u64>,
-        ends_empty: bool,
-    ) -> ReplayOutcome {
+    pub(super) fn outcome(mut self, jobs: &Jobs, comparison: Comparison<'_>) -> ReplayOutcome {
         let (first, last) = jobs.window();
         let offered = u128::from(jobs.capacity()) * u128::from(last - first);
         let percent = |part: u128| match offered {
             0 => 0.0,
             all => 100.0 * part as f64 / all as f64,
         };
-        let sizes = SizeClass::ALL.into_iter().map(|size| (size, 0));
-        let tenants = jobs.tenants().iter().cloned();
-        let tenants = tenants.zip(jobs.minima().iter().copied());
+        let alone = self.alone(jobs, &comparison);
+        let sizes = SizeClass::ALL.map(|size| (size, 0, None));
+        let minima = jobs.minima().iter().copied();
+        let tenants = jobs.tenants().iter().cloned().zip(minima).zip(alone);
+        let tenants = tenants.map(|((name, min), alone)| (name, min, alone));
+        let ended: Vec<u64> = self.waits.iter().copied().flatten().collect();
+        let left = jobs.all().len() - self.ended;
+        // On nodes of their own, only those never start that are too large: backfill tries all.
+        let (left, too_large) = if comparison.is_apart {
+            (0, left)
+        } else {
+            (left, 0)
+        };
         ReplayOutcome {
-            sizes: groups(sizes, self.by_size),
-            tenants: groups(tenants, self.by_tenant),
-            gangs_waited_for,
+            sizes: groups(sizes.into_iter(), std::mem::take(&mut self.by_size)),
+            tenants: groups(tenants, std::mem::take(&mut self.by_tenant)),
+            gangs_waited_for: comparison.told.gangs_waited_for,
+            largest_wait_within_min: comparison.told.largest_wait_within_min,
             ended: self.ended,
-            left: jobs.all().len() - self.ended,
+            left,
             impossible: jobs.impossible().clone(),
+            too_large,
             evictions: self.evictions,
             lost_hours: self.lost as f64 / 3_600_000.0,
             useful_percent: percent(self.useful),
             lost_percent: percent(self.lost_there),
+            mean_wait: mean(&ended).unwrap_or(0.0),
+            bounded_slowdown: self.slowdown / ended.len().max(1) as f64,
             makespan: self.end - first,
-            ends_empty,
+            ends_empty: comparison.ends_empty,
         }
+    }
+
+    /// By tenant, what it has beside a partition of its own.
+    fn alone(&self, jobs: &Jobs, comparison: &Comparison<'_>) -> Vec<Option<Alone>> {
+        let mut all: Vec<Option<Alone>> = Vec::new();
+        for (tenant, min) in jobs.minima().iter().enumerate() {
+            let lag = self.served[tenant].lag(&comparison.alone.served[tenant]);
+            // Without `min` there is no partition.
+            let lag = lag.checked_div(u128::from(*min));
+            all.push(lag.map(|lag| Alone {
+                gpus: comparison.gpus[tenant],
+                waits: Vec::new(),
+                here: Vec::new(),
+                lag_seconds: u64::try_from(lag).unwrap_or(u64::MAX),
+            }));
+        }
+        let waits = comparison.alone.waits.iter().zip(&self.waits);
+        for (job, waits) in jobs.all().iter().zip(waits) {
+            if let (Some(alone), (Some(there), Some(here))) = (&mut all[job.tenant], waits) {
+                alone.waits.push(*there);
+                alone.here.push(*here);
+            }
+        }
+        for alone in all.iter_mut().flatten() {
+            alone.waits.sort_unstable();
+            alone.here.sort_unstable();
+        }
+        all
     }
 }
 
+/// The bounded slowdown of a job.
+fn slowdown(wait: u64, run: u64) -> f64 {
+    let of = wait.saturating_add(run) as f64 / run.max(SHORTEST_RUN) as f64;
+    of.max(1.0)
+}
+
 /// The groups that have jobs.
-fn groups<T>(of: impl Iterator<Item = (T, u64)>, tallies: Vec<Tally>) -> Vec<WaitGroup<T>> {
+fn groups<T>(
+    of: impl Iterator<Item = (T, u64, Option<Alone>)>,
+    tallies: Vec<Tally>,
+) -> Vec<WaitGroup<T>> {
     let all = of.zip(tallies).filter(|(_, tally)| tally.jobs > 0);
-    let group = |((of, min_milli), mut tally): ((T, u64), Tally)| {
+    let group = |((of, min_milli, alone), mut tally): ((T, u64, Option<Alone>), Tally)| {
         tally.waits.sort_unstable();
         WaitGroup {
             of,
@@ -168,6 +333,7 @@ fn groups<T>(of: impl Iterator<Item = (T, u64)>, tallies: Vec<Tally>) -> Vec<Wai
             waits: tally.waits,
             evictions: tally.evictions,
             min_milli,
+            alone,
         }
     };
     all.map(group).collect()

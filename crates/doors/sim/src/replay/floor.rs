@@ -3,83 +3,26 @@
 //! It decides nothing: disciplines say which jobs start and go, and the engine says where.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use sublet_model::{Claim, Entry, NodeIdx, NodeName, PodKey, PodUid, Standing, Time};
+use sublet_model::{Entry, Ledger, NodeIdx};
+use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
-use sublet_plan::{Candidacy, Engine, PodShape, Policy, ShapeCounts};
 use sublet_queue::Slot;
 
-use super::figures::{Figures, ReplayOutcome};
-use super::jobs::{Job, Jobs, Kind};
-use super::{ReplayEvent, ReplayStep};
-use crate::trace::{NodeList, PodList};
-use crate::world;
-
-/// The names of the members of a job: those as large as a node, and the rest.
-pub(super) const ROLES: [&str; 2] = ["whole", "rest"];
-
-/// Nodes in the engine.
-pub(super) struct Ground {
-    engine: Engine,
-    nodes: Vec<(NodeIdx, NodeRules)>,
-    /// The same nodes.
-    open: Vec<NodeIdx>,
-}
-
-impl Ground {
-    pub(super) fn of(nodes: &NodeList, pods: &PodList, policy: &Policy) -> Ground {
-        let mut demand = ShapeCounts::default();
-        for row in &pods.rows {
-            demand.add(PodShape::of(&row.claim));
-        }
-        let (engine, open) = world::entered(nodes, None, &demand, policy);
-        let rules = nodes.rows.iter().map(|row| NodeRules {
-            name: row.name.as_str().into(),
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            unschedulable: false,
-        });
-        Ground {
-            nodes: open.iter().copied().zip(rules).collect(),
-            engine,
-            open,
-        }
-    }
-
-    /// Places for all members of a job of that number and kind, or for none. Nothing is taken.
-    pub(super) fn find(&mut self, kind: &Kind, job: usize, now: u64) -> Option<Vec<Slot>> {
-        let (engine, open) = (&mut self.engine, &self.open);
-        let anywhere = engine.ledger().book(*open.first()?).name().clone();
-        // A trial that is dropped is undone.
-        let mut trial = engine.trial(moment(now));
-        let mut slots = Vec::new();
-        for (members, role) in kind.members.iter().zip(ROLES) {
-            for index in 0..members.count {
-                let uid = uid(job, role, index);
-                // The trial says on which node.
-                let entry = entry(uid.clone(), &members.claim, anywhere.clone());
-                trial.place(&[Candidacy { entry, nodes: open }]).ok()?;
-                let placed = trial.engine().ledger().entry(&uid)?;
-                slots.push(Slot {
-                    role: role.into(),
-                    index,
-                    node: placed.node.clone(),
-                    allocation: placed.allocation.clone()?,
-                    pod: None,
-                });
-            }
-        }
-        Some(slots)
-    }
-}
+use super::event::{ReplayEvent, ReplayStep};
+use super::figures::Figures;
+use super::ground::{Beside, Ground, Place, ROLES, entry, members, uid};
+use super::jobs::Jobs;
 
 /// The cluster, and the jobs that run on it.
 pub struct Floor<'a> {
     jobs: &'a Jobs,
-    ground: Ground,
+    /// The cluster of all, or by tenant what each has for itself.
+    grounds: Vec<Ground>,
     /// By number, since when a job runs.
     running: BTreeMap<usize, u64>,
+    /// Seconds of a job's work that earlier runs have saved, of those that were evicted.
+    saved: BTreeMap<usize, u64>,
     /// When a job that runs ends.
     ends: BTreeSet<(u64, usize)>,
     /// By tenant, thousandths of cards in use.
@@ -92,13 +35,14 @@ pub struct Floor<'a> {
 impl<'a> Floor<'a> {
     pub(super) fn new(
         jobs: &'a Jobs,
-        ground: Ground,
+        grounds: Vec<Ground>,
         watch: &'a mut dyn FnMut(ReplayEvent<'_>),
     ) -> Floor<'a> {
         Floor {
             jobs,
-            ground,
+            grounds,
             running: BTreeMap::new(),
+            saved: BTreeMap::new(),
             ends: BTreeSet::new(),
             used: vec![0; jobs.tenants().len()],
             now: jobs.window().0,
@@ -109,7 +53,17 @@ impl<'a> Floor<'a> {
 
     /// The input of the queue's engine: the engine with all that runs, and its nodes.
     pub(super) fn ground(&mut self) -> (&mut Engine, &[(NodeIdx, NodeRules)]) {
-        (&mut self.ground.engine, &self.ground.nodes)
+        let ground = &mut self.grounds[0];
+        (&mut ground.engine, &ground.nodes)
+    }
+
+    /// The nodes of a job's tenant.
+    fn ground_of(&mut self, job: usize) -> &mut Ground {
+        let at = match self.grounds.len() {
+            1 => 0,
+            _ => self.jobs.all()[job].tenant,
+        };
+        &mut self.grounds[at]
     }
 
     /// Thousandths of cards that jobs of a tenant use.
@@ -127,11 +81,33 @@ impl<'a> Floor<'a> {
         self.ends.first().map(|(at, _)| *at)
     }
 
+    /// The running jobs, and when each ends, the first first.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.ends.iter().copied()
+    }
+
+    /// The running jobs that end until then.
+    pub(super) fn ending_until(&self, then: u64) -> impl Iterator<Item = usize> {
+        self.ends.range(..=(then, usize::MAX)).map(|(_, job)| *job)
+    }
+
+    /// The nodes on which a job would be if these had ended, and it had room.
+    pub(super) fn nodes_without(
+        &mut self,
+        job: usize,
+        gone: &[usize],
+    ) -> Option<BTreeSet<NodeIdx>> {
+        let (wanted, now, jobs) = (self.jobs.numbered(job), self.now, self.jobs);
+        let gone = gone.iter().map(|&number| jobs.numbered(number));
+        let place = self.ground_of(job).find_without(wanted, now, gone);
+        place.map(|place| place.nodes)
+    }
+
     /// A job comes. Policies that learn see its members, as in a cluster.
     pub(super) fn come(&mut self, job: usize) {
         for members in &self.jobs.kind(job).members {
             for _ in 0..members.count {
-                self.ground.engine.learn(&members.claim);
+                self.ground_of(job).engine.learn(&members.claim);
             }
         }
         self.tell(job, self.jobs.all()[job].at, ReplayStep::Comes);
@@ -139,38 +115,73 @@ impl<'a> Floor<'a> {
 
     /// Starts a job if there is room for it now.
     pub(super) fn start_if_room(&mut self, job: usize) -> bool {
-        let found = self.ground.find(self.jobs.kind(job), job, self.now);
-        if let Some(slots) = &found {
+        let (wanted, now) = (self.jobs.numbered(job), self.now);
+        let found = self.ground_of(job).find(wanted, now);
+        self.start_at(job, found.as_ref())
+    }
+
+    /// The same on other nodes than these.
+    pub(super) fn start_if_room_off(&mut self, job: usize, kept: &BTreeSet<NodeIdx>) -> bool {
+        let (wanted, now) = (self.jobs.numbered(job), self.now);
+        let found = self.ground_of(job).find_off(wanted, now, kept);
+        self.start_at(job, found.as_ref())
+    }
+
+    /// Starts a job if there is room for it now, and for the next one when these have ended.
+    pub(super) fn start_if_room_beside(
+        &mut self,
+        job: usize,
+        next: usize,
+        gone: &[usize],
+    ) -> Beside {
+        let (now, jobs) = (self.now, self.jobs);
+        let gone = gone.iter().map(|&number| jobs.numbered(number));
+        let (wanted, next) = (jobs.numbered(job), jobs.numbered(next));
+        let found = self.ground_of(job).find_beside(wanted, now, next, gone);
+        if let Beside::Room(slots, _) = &found {
             self.start(job, slots);
         }
-        found.is_some()
+        found
+    }
+
+    fn start_at(&mut self, job: usize, place: Option<&Place>) -> bool {
+        if let Some(place) = place {
+            self.start(job, &place.slots);
+        }
+        place.is_some()
     }
 
     /// Starts a job at these places, which the engine has proven.
     pub(super) fn start(&mut self, job: usize, slots: &[Slot]) {
         let kind = self.jobs.kind(job);
+        let ground = self.ground_of(job);
         for slot in slots {
             let role = ROLES.iter().position(|role| *role == &*slot.role);
             let Some(members) = role.and_then(|at| kind.members.get(at)) else {
                 continue;
             };
             let uid = uid(job, &slot.role, slot.index);
-            self.ground.engine.observe(Entry {
+            ground.engine.observe(Entry {
                 allocation: Some(slot.allocation.clone()),
                 ..entry(uid, &members.claim, slot.node.clone())
             });
         }
-        let Job { tenant, lasts, .. } = self.jobs.all()[job];
+        let tenant = self.jobs.all()[job].tenant;
         self.running.insert(job, self.now);
-        self.ends.insert((self.now.saturating_add(lasts), job));
+        self.ends.insert((self.end(job, self.now), job));
         self.used[tenant] += kind.milli();
+        self.figures.started(self.jobs, job, self.now);
         self.tell(job, self.now, ReplayStep::Starts(slots));
     }
 
-    /// A job has to go. It loses its work.
+    /// A job has to go. It loses its work since its last checkpoint.
     pub(super) fn evict(&mut self, job: usize) {
         if let Some(since) = self.leave(job) {
-            self.figures.lost(self.jobs, job, (since, self.now));
+            let every = self.jobs.saves_every();
+            let keeps = every.map_or(0, |every| (self.now - since) / every * every);
+            *self.saved.entry(job).or_default() += keeps;
+            self.figures.saved(self.jobs, job, (since, since + keeps));
+            self.figures.lost(self.jobs, job, (since + keeps, self.now));
             self.tell(job, self.now, ReplayStep::Evicted);
         }
     }
@@ -181,25 +192,31 @@ impl<'a> Floor<'a> {
         let since = self.leave(job)?;
         for members in &self.jobs.kind(job).members {
             for _ in 0..members.count {
-                self.ground.engine.unlearn(&members.claim);
+                self.ground_of(job).engine.unlearn(&members.claim);
             }
         }
-        self.figures.ended(self.jobs, job, (since, at));
+        let saved = self.saved.remove(&job).unwrap_or(0);
+        self.figures.ended(self.jobs, job, (since, at), saved);
         self.tell(job, at, ReplayStep::Ends);
         Some(job)
+    }
+
+    /// End of a run that begins then.
+    fn end(&self, job: usize, since: u64) -> u64 {
+        let saved = self.saved.get(&job).copied().unwrap_or(0);
+        let left = self.jobs.all()[job].lasts.saturating_sub(saved);
+        since.saturating_add(left)
     }
 
     /// Takes a job away; tells since when it ran.
     fn leave(&mut self, job: usize) -> Option<u64> {
         let since = self.running.remove(&job)?;
-        let Job { tenant, lasts, .. } = self.jobs.all()[job];
-        self.ends.remove(&(since.saturating_add(lasts), job));
-        let kind = self.jobs.kind(job);
-        self.used[tenant] -= kind.milli();
-        for (members, role) in kind.members.iter().zip(ROLES) {
-            for index in 0..members.count {
-                self.ground.engine.forget(&uid(job, role, index));
-            }
+        let tenant = self.jobs.all()[job].tenant;
+        self.ends.remove(&(self.end(job, since), job));
+        let gone = self.jobs.numbered(job);
+        self.used[tenant] -= gone.kind.milli();
+        for uid in members(gone) {
+            self.ground_of(job).engine.forget(&uid);
         }
         Some(since)
     }
@@ -209,36 +226,12 @@ impl<'a> Floor<'a> {
         (self.watch)(ReplayEvent { at, row, step });
     }
 
-    /// The outcome, when nothing comes any more. The gangs' reasons for waiting come from their
-    /// line.
-    pub(super) fn outcome(self, gangs_waited_for: BTreeMap<&'static str, u64>) -> ReplayOutcome {
-        let ledger = self.ground.engine.ledger();
-        let ends_empty = ledger.entries().next().is_none() && ledger.is_conserved();
-        self.figures
-            .outcome(self.jobs, gangs_waited_for, ends_empty)
-    }
-}
-
-/// Seconds of the trace, for the engine.
-pub(super) fn moment(seconds: u64) -> Time {
-    Time::from_ms(seconds.saturating_mul(1000))
-}
-
-/// A member of a job.
-pub(super) fn uid(job: usize, role: &str, index: u32) -> PodUid {
-    PodUid::new(&format!("{job}.{role}.{index}")).expect("numbers and a word")
-}
-
-fn entry(uid: PodUid, claim: &Arc<Claim>, node: NodeName) -> Entry {
-    Entry {
-        pod: PodKey::new("default", "job").expect("a fixed name that is right"),
-        uid,
-        node,
-        claim: Arc::clone(claim),
-        allocation: None,
-        standing: Standing::Bound,
-        // Members start one after another; none has to wait for one that looks like it.
-        assigned: true,
-        priority: 0,
+    /// The figures, when nothing comes any more, and whether the cluster is empty and its accounts are
+    /// right.
+    pub(super) fn outcome(self) -> (Figures, bool) {
+        let mut ledgers = self.grounds.iter().map(|ground| ground.engine.ledger());
+        let is_empty = |ledger: &Ledger| ledger.entries().next().is_none() && ledger.is_conserved();
+        let ends_empty = ledgers.all(is_empty);
+        (self.figures, ends_empty)
     }
 }

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sublet_model::{Ask, Bytes, Claim, Count, Host, MilliCpu};
-use sublet_queue::{MOST_MEMBERS, Wish, divide};
+use sublet_queue::{MOST_MEMBERS, QueueRules, Wish, divide};
 
-use super::{Replay, ReplayError};
 use crate::TimedError;
 use crate::load::Press;
 use crate::trace::{NodeList, PodList, QuotaRow, claim};
@@ -132,6 +131,13 @@ fn part(all: &Claim, cards: u32, of: u32) -> Claim {
     ))
 }
 
+/// A job by its number, and its kind.
+#[derive(Clone, Copy)]
+pub(super) struct Numbered<'a> {
+    pub(super) number: usize,
+    pub(super) kind: &'a Kind,
+}
+
 /// The kinds of jobs in a list, and the kind of each row.
 pub(super) struct Kinds {
     all: Vec<Kind>,
@@ -157,10 +163,11 @@ impl Kinds {
     }
 
     /// Finds out which of them could start if nothing ran.
-    pub(super) fn try_each(&mut self, mut has_room: impl FnMut(&Kind) -> bool) {
+    pub(super) fn try_each(&mut self, mut has_room: impl FnMut(Numbered<'_>) -> bool) {
         for kind in &mut self.all {
             let members: u64 = kind.members.iter().map(|one| u64::from(one.count)).sum();
-            kind.is_possible = members <= MOST_MEMBERS as u64 && has_room(kind);
+            kind.is_possible =
+                members <= MOST_MEMBERS as u64 && has_room(Numbered { number: 0, kind });
         }
     }
 }
@@ -191,20 +198,49 @@ pub struct Jobs {
     capacity: u64,
     /// Number of jobs that could not start on empty nodes, and the name of the first one.
     impossible: (u32, Option<Arc<str>>),
+    rules: QueueRules,
+    saves_every: Option<u64>,
+}
+
+/// Reason why jobs cannot be replayed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// Times that are missing, or no load can be made of.
+    #[error(transparent)]
+    Times(#[from] TimedError),
+    /// An empty list, or a list without any job that can ever start.
+    #[error("there is no job that could start on these nodes")]
+    NoJobs,
+    /// A tenant without quota.
+    #[error("job {job} is of tenant {tenant}, for whom there is no quota")]
+    NoQuota {
+        /// The tenant.
+        tenant: Arc<str>,
+        /// The first job of that tenant.
+        job: Arc<str>,
+    },
 }
 
 impl Jobs {
-    pub(super) fn of(run: Replay<'_>, kinds: Kinds) -> Result<Jobs, ReplayError> {
+    /// `load` as for [`crate::Timed::load`].
+    pub(super) fn of(
+        (nodes, pods): (&NodeList, &PodList),
+        quotas: Option<&[QuotaRow]>,
+        load: Option<u64>,
+        kinds: Kinds,
+    ) -> Result<Jobs, ReplayError> {
         let possible: Vec<bool> = kinds.all.iter().map(|kind| kind.is_possible).collect();
         let mut jobs = Jobs {
-            all: Vec::with_capacity(run.pods.rows.len()),
+            all: Vec::with_capacity(pods.rows.len()),
             kinds: kinds.all,
-            tenants: tenants(run.pods, &kinds.of_rows, |kind| possible[kind]),
+            tenants: tenants(pods, &kinds.of_rows, |kind| possible[kind]),
             minima: Vec::new(),
-            capacity: milli_of(run.nodes),
+            capacity: milli_of(nodes),
             impossible: (0, None),
+            rules: QueueRules::default(),
+            saves_every: None,
         };
-        for (pod, (row, kind)) in run.pods.rows.iter().zip((0..).zip(kinds.of_rows)) {
+        for (pod, (row, kind)) in pods.rows.iter().zip((0..).zip(kinds.of_rows)) {
             let (Some(at), Some(lasts)) = (pod.comes, pod.lasts) else {
                 return Err(TimedError::NoTimes(Arc::clone(&pod.name)).into());
             };
@@ -229,11 +265,11 @@ impl Jobs {
             return Err(ReplayError::NoJobs);
         }
         jobs.all.sort_unstable_by_key(|job| (job.at, job.row));
-        jobs.minima = match run.quotas {
-            Some(quotas) => jobs.stated(quotas, run.pods)?,
+        jobs.minima = match quotas {
+            Some(quotas) => jobs.stated(quotas, pods)?,
             None => jobs.by_use(),
         };
-        if let Some(load) = run.load {
+        if let Some(load) = load {
             let asked = jobs.all.iter().map(|job| jobs.work(job));
             let asked = asked.fold(0, u128::saturating_add);
             let press = Press::new(jobs.window(), asked, (jobs.capacity, load))?;
@@ -291,6 +327,11 @@ impl Jobs {
         &self.kinds[self.all[job].kind]
     }
 
+    pub(super) fn numbered(&self, number: usize) -> Numbered<'_> {
+        let kind = self.kind(number);
+        Numbered { number, kind }
+    }
+
     pub(super) fn kinds(&self) -> &[Kind] {
         &self.kinds
     }
@@ -305,6 +346,26 @@ impl Jobs {
 
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// The same jobs, under these settings of Sublet's own queue, with a checkpoint each time so many
+    /// seconds of a run have passed.
+    pub(super) fn with_rules(self, rules: QueueRules, saves_every: Option<u64>) -> Jobs {
+        Jobs {
+            rules,
+            saves_every,
+            ..self
+        }
+    }
+
+    /// Settings of Sublet's own queue.
+    pub(super) fn rules(&self) -> &QueueRules {
+        &self.rules
+    }
+
+    /// Seconds of a run between two checkpoints.
+    pub(super) fn saves_every(&self) -> Option<u64> {
+        self.saves_every
     }
 
     pub(super) fn impossible(&self) -> &(u32, Option<Arc<str>>) {

@@ -1,11 +1,14 @@
 //! Stories short enough to follow with a finger. A line of a story is a moment, an event, and the
 //! rows of the list to which it happens.
 
+mod alone;
 mod properties;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+use sublet_queue::Slot;
 
 use super::*;
 use crate::trace::{BadLines, read_nodes, read_pods, read_quotas};
@@ -17,6 +20,9 @@ struct Story {
     quotas: Option<Vec<QuotaRow>>,
     load: Option<u64>,
     interval: u64,
+    profile: QueueProfile,
+    min_within: Option<u64>,
+    saves_every: Option<u64>,
 }
 
 impl Story {
@@ -43,6 +49,9 @@ impl Story {
             quotas: None,
             load: None,
             interval: 0,
+            profile: "koordinator".parse().unwrap(),
+            min_within: None,
+            saves_every: None,
         }
     }
 
@@ -72,6 +81,9 @@ impl Story {
             quotas: self.quotas.as_deref(),
             load: self.load,
             interval: self.interval,
+            profile: self.profile,
+            min_within: self.min_within,
+            saves_every: self.saves_every,
         }
     }
 
@@ -110,6 +122,10 @@ fn each_discipline_lets_others_pass_whom_its_rule_lets_pass() {
         // Both cards are a's, which did most of the work and asks for them: b, whose part rounds to
         // nothing, waits for its turn although a card is free.
         ("sublet", "0 +0, 2 +2, 10 +1, 15 +3"),
+        // Both who pass have ended when the first has room.
+        ("easy", "0 +0, 2 +2, 5 +3, 10 +1"),
+        // b has no nodes.
+        ("partitions", "0 +0, 2 +2, 10 +1"),
     ];
     for (discipline, told) in rows {
         assert_eq!(story.told(discipline).0, told, "{discipline}");
@@ -199,13 +215,27 @@ fn what_was_lent_comes_back_and_the_work_of_those_who_go_is_lost() {
     assert!((outcome.useful_percent - 50.0).abs() < 1e-9, "{outcome:?}");
     assert!((outcome.lost_percent - 50.0).abs() < 1e-9, "{outcome:?}");
     // Nobody else evicts.
-    for other in &DISCIPLINES[1..] {
+    for other in DISCIPLINES[1..].iter().filter(|other| !other.is_apart()) {
         let (told, outcome) = story.told(other.name());
         assert_eq!(
             (told.as_str(), outcome.evictions),
             ("0 +0 +1 +2 +3, 100 +4", 0)
         );
     }
+}
+
+#[test]
+fn a_job_that_writes_checkpoints_loses_only_what_came_after_the_last() {
+    let jobs = ["1,0,100,a", "1,0,100,a", "2,10,20,b"];
+    let mut story = Story::new(&[2], &jobs).with_quotas("a,0\nb,2\n");
+    story.saves_every = Some(4);
+    let (told, outcome) = story.told("sublet");
+    assert_eq!(told, "0 +0 +1, 10 -0 -1 +2, 30 +0 +1");
+    // Eight seconds of each are done already.
+    assert_eq!(outcome.makespan, 30 + 92);
+    assert_eq!(outcome.tenants[0].waits, [22, 22]);
+    assert!((outcome.lost_hours - 4.0 / 3600.0).abs() < 1e-12);
+    assert!((outcome.useful_percent - 80.0).abs() < 1e-9, "{outcome:?}");
 }
 
 #[test]
@@ -235,6 +265,37 @@ fn heads_that_borrow_nothing_come_first() {
         ("sublet", "0 +0 +1, 2 -1 +3, 7 +1, 17 +2"),
     ] {
         assert_eq!(story.told(discipline).0, told, "{discipline}");
+    }
+}
+
+#[test]
+fn easy_lets_those_pass_for_whom_the_first_starts_no_later() {
+    // The first of the line needs all four cards, at 10. One card until 22 is in its way, one until
+    // 11 too, and two until 10 are not.
+    let jobs = ["2,0,10,a", "4,1,5,a", "1,2,20,a", "2,3,7,a", "1,3,8,a"];
+    let rows: [(&[u16], &[&str], &str); 4] = [
+        (&[4], &jobs, "0 +0, 3 +3, 10 +1, 15 +2 +4"),
+        // Another node than the one on which the first will be.
+        (
+            &[4, 2],
+            &["4,0,10,a", "4,1,5,a", "2,2,50,a"],
+            "0 +0, 2 +2, 10 +1",
+        ),
+        // The same node, which has room for both.
+        (
+            &[4],
+            &["3,0,10,a", "3,1,5,a", "1,2,50,a"],
+            "0 +0, 2 +2, 10 +1",
+        ),
+        // A higher priority becomes the first, and gets a promise of its own.
+        (
+            &[2],
+            &["1,0,10,a", "2,1,5,a", "2,2,4,a,9", "1,3,7,a", "1,3,8,a"],
+            "0 +0, 3 +3, 10 +2, 14 +1, 19 +4",
+        ),
+    ];
+    for (cards, jobs, told) in rows {
+        assert_eq!(Story::new(cards, jobs).told("easy").0, told, "{jobs:?}");
     }
 }
 
@@ -302,8 +363,7 @@ fn a_gang_s_members_take_their_part_of_cpu_and_memory() {
     let story = Story::new(&[4, 4, 4], &["9,0,1,a,0,100000,90000,"]);
     let mut kinds = Kinds::of(&story.nodes, &story.pods);
     kinds.try_each(|_| true);
-    let policy = "binpack".parse().unwrap();
-    let jobs = Jobs::of(story.run("sublet", &policy), kinds).unwrap();
+    let jobs = Jobs::of((&story.nodes, &story.pods), None, None, kinds).unwrap();
     let members = jobs.kind(0).members.iter();
     let each = members.map(|one| {
         let host = one.claim.host();

@@ -2,7 +2,7 @@
 
 use sublet_model::{
     Bytes, CardWishes, Claim, ClaimShapeError, Class, ContainerClaim, ContainerName, Count, Host,
-    MiB, Milli, NameError, Role, Unit,
+    MiB, Milli, NameError, Role, SliceLength, Unit,
 };
 
 use super::{DIALECTS, Dialect, kept};
@@ -274,6 +274,9 @@ pub fn claim_of(pod: &Pod, unit: Unit) -> Result<Option<Claim>, ClaimError> {
             if claims.is_empty() && !has_slot {
                 return Ok(None);
             }
+            if !is_bound {
+                slice_of(pod)?;
+            }
             let claim = shaped(dialect, claims, has_slot)?;
             let class = class_of(pod, dialect);
             let classed = class.and_then(|class| Ok(claim.clone().with_class(class)?));
@@ -402,6 +405,22 @@ fn first_mark(pod: &Pod, dialect: &dyn Dialect) -> Option<&'static str> {
     let resources = dialect.resources().iter().filter(|one| is_asked(one));
     let marks = dialect.marks().iter().filter(|one| is_there(one));
     resources.chain(marks).next().copied()
+}
+
+/// Length of the pod's turns while others wait; `None` if it says none.
+///
+/// # Errors
+/// The annotation is no such length.
+pub fn slice_of(pod: &Pod) -> Result<Option<SliceLength>, ClaimError> {
+    let text = pod.metadata.annotations.get(keys::SLICE);
+    let length = |text: &String| {
+        text.parse().map_err(|_| ClaimError::Field {
+            field: keys::SLICE,
+            value: text.clone(),
+            wanted: "a length of turns in whole milliseconds, from `1ms` to `20ms`",
+        })
+    };
+    text.map(length).transpose()
 }
 
 /// Class of the pod from its label, or else from its dialect.

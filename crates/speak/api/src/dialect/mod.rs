@@ -28,7 +28,7 @@ use sublet_model::{
 };
 
 pub(crate) use self::asked::containers;
-pub use self::asked::{Asked, ClaimError, asked_by, claim_of};
+pub use self::asked::{Asked, ClaimError, asked_by, claim_of, slice_of};
 pub use self::slots::add_slots;
 use crate::allocation::{AllocationError, allocation_from_json, allocation_to_json};
 use crate::keys;

@@ -9,6 +9,7 @@ mod gang;
 mod gather;
 mod job;
 mod member;
+mod past;
 mod priority;
 mod scope;
 #[cfg(test)]

@@ -119,6 +119,8 @@ fn the_shipped_policy_lets_the_controller_write_what_it_must() {
         SCHEDULING_GATE,
         QUOTA_ENTITLEMENT,
         QUOTA_REQUEST,
+        RECLAIMS,
+        RECLAIMED_AT,
         PRIVILEGED_SHARE_PODS_LABEL,
     ] {
         assert!(policy.contains(&format!("'{key}'")), "no {key}");

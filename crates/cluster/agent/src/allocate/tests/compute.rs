@@ -1,8 +1,9 @@
 //! Compute time that a container is handed; it is promised only once.
 
-use sublet_api::keys::{ALIYUN_GPU_CORE, CLASS_LABEL};
+use sublet_api::keys::{ALIYUN_GPU_CORE, CLASS_LABEL, SLICE};
 
 use super::*;
+use crate::isolate::record::Record;
 
 /// Pods that ask for compute time too in the containers that ask for `3`.
 fn asking(picture: &str, percent: &str, class: &str) -> Vec<Pod> {
@@ -52,4 +53,22 @@ fn a_container_has_the_compute_time_and_the_class_of_its_pod() {
         handed(two, "60", "guaranteed", 3),
         "pod ns/b: 120 % of the compute time of GPU 1 are promised to 2 pods"
     );
+}
+
+#[test]
+fn a_container_has_the_length_of_turns_of_its_pod() {
+    for (text, expected) in [(None, None), (Some("3ms"), Some("3ms")), (Some("3s"), None)] {
+        let mut pods = pods("a @1 x=3", MEM);
+        let slice = text.map(|text| (SLICE.to_owned(), text.to_owned()));
+        pods[0].metadata.annotations.extend(slice);
+        let asked = KubeletAsk {
+            resource: MEM,
+            count: 3,
+        };
+        let handed = decide(&pods, &site(), asked, &Given::default(), 7).unwrap();
+        let slice = handed.slice.map(|slice| slice.to_string());
+        assert_eq!(slice.as_deref(), expected);
+        // An agent that starts anew reads it again.
+        assert_eq!(Record::of(&handed).slice(), handed.slice);
+    }
 }

@@ -15,12 +15,17 @@ use super::{ReportInputs, job_reference, pod_group_reference};
 const REASON: &str = "CannotQueue";
 
 impl ReportInputs<'_> {
-    /// Tells the faults of each object that cannot be read.
+    /// Tells the faults of each object that cannot be read, as far as there is room.
     pub(super) fn problems(&self, memory: &mut Memory, writes: &mut Vec<Write>) {
+        let has_room = |writes: &Vec<Write>| writes.len() < self.look.room.reasons;
         for ((_, namespace, name), unread) in &self.look.watched.unreadable {
             let (version, kind) = &unread.api;
             let about = reference(version, kind, namespace, name, &unread.uid);
             let place = format!("unreadable {version} {kind} {namespace}/{name}");
+            if !has_room(writes) {
+                memory.is_behind = true;
+                return;
+            }
             if memory.tells(&place, REASON, &unread.why, self.look.now) {
                 writes.push(self.event(&about, "Warning", REASON, &unread.why));
             }
@@ -36,6 +41,10 @@ impl ReportInputs<'_> {
             let Some(about) = objects.get(own_name(&problem.of)) else {
                 continue;
             };
+            if !has_room(writes) {
+                memory.is_behind = true;
+                return;
+            }
             if memory.tells(&place, REASON, &text, self.look.now) {
                 writes.push(self.event(about, "Warning", REASON, &text));
             }

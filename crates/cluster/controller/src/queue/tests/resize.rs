@@ -5,7 +5,7 @@ use sublet_api::object::Pod;
 use super::*;
 
 /// A quota of so many cards.
-fn quota(world: &mut World, max: u32) {
+pub(super) fn quota(world: &mut World, max: u32) {
     let quota = serde_json::from_value(json!({
         "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
         "metadata": {"name": "q", "namespace": "a", "uid": "u-q"},
@@ -16,7 +16,7 @@ fn quota(world: &mut World, max: u32) {
 }
 
 /// The specification of a pod with a card, and the labels by which it queues.
-fn template() -> Value {
+pub(super) fn template() -> Value {
     json!({
         "metadata": {"labels": {keys::QUOTA_NAME: "q"}},
         "spec": {
@@ -55,12 +55,12 @@ fn member(world: &mut World, name: &str, owner: (&str, &str, &str), labels: &[(&
     world.watched.pod(Change::Set(pod));
 }
 
-fn worker_of_job(world: &mut World, name: &str) {
+pub(super) fn worker_of_job(world: &mut World, name: &str) {
     member(world, name, ("batch/v1", "Job", "j"), &[]);
 }
 
 /// Looks, takes the due steps and binds, until nothing is due. Returns the acts, in order.
-fn settle(world: &mut World) -> Vec<&'static str> {
+pub(super) fn settle(world: &mut World) -> Vec<&'static str> {
     let mut done = Vec::new();
     for _ in 0..12 {
         let round = world.look();
@@ -74,7 +74,7 @@ fn settle(world: &mut World) -> Vec<&'static str> {
     panic!("it does not settle: {done:?}");
 }
 
-fn bound(world: &World) -> Vec<&str> {
+pub(super) fn bound(world: &World) -> Vec<&str> {
     let pods = world.watched.pods.values();
     let there = pods.filter(|pod| !pod.spec.node_name.is_empty());
     there.map(|pod| pod.metadata.name.as_str()).collect()
@@ -104,7 +104,7 @@ fn a_job_that_grows_queues_for_the_rest_and_nobody_goes() {
         assert!(!done.contains(&"evict"), "{done:?}");
         assert_eq!(bound(&world), ["j0", "j1", "j2"]);
         world.memory = Memory::default();
-        let told = events(&world.look().report.events);
+        let told = events(&world.after_a_while().report.events);
         let why = "it runs, and more of it wait: it asks 1 of sublet.dev/gpu, and quota q uses 3";
         assert!(told.iter().any(|text| text.starts_with(why)), "{told:?}");
 

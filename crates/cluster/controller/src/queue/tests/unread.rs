@@ -55,6 +55,24 @@ fn a_group_a_job_or_a_quota_that_cannot_be_read_says_so_itself() {
     );
     assert_eq!(told(&world.look(), "CannotQueue"), [""; 0], "once");
 
+    // A quota counts but for the field.
+    let quota = serde_json::from_value(json!({
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "metadata": {
+            "name": "r", "namespace": "a", "uid": "u-r",
+            "annotations": {keys::QUOTA_MIN_WITHIN: "soon"},
+        },
+    }));
+    let change = Change::Set(quota.unwrap());
+    world.watched.quota("scheduling.sigs.k8s.io", change);
+    assert_eq!(
+        told(&world.look(), "CannotRead"),
+        [
+            "ElasticQuota r: metadata.annotations[sublet.dev/min-within]: \"soon\": it is no duration \
+             such as `0s`, `1h` or `24h`; the site's counts"
+        ]
+    );
+
     // What can be read again is told no more, even to who takes over.
     world.pod_group("x", 1);
     world.memory = Memory::default();

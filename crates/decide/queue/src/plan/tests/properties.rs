@@ -39,7 +39,7 @@ fn any_job() -> impl Strategy<Value = Job> {
     )
 }
 
-fn any_world() -> impl Strategy<Value = TestCluster> {
+pub(super) fn any_world() -> impl Strategy<Value = TestCluster> {
     let quota = (0..3usize, 0..6u64, 0..12u64);
     let quotas = prop::collection::vec(quota, 6);
     // The third branch may be a tree of its own, which has so many cards.
@@ -96,7 +96,7 @@ fn any_world() -> impl Strategy<Value = TestCluster> {
 }
 
 /// Use of guaranteed groups, by quota and all above it; and use of all groups.
-fn used(cluster: &TestCluster) -> BTreeMap<String, (u64, u64)> {
+pub(super) fn used(cluster: &TestCluster) -> BTreeMap<String, (u64, u64)> {
     let mut used: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for group in &cluster.groups {
         let amount: u64 = group.members().map(|(role, _)| role.pod.amounts[GPU]).sum();
@@ -114,7 +114,7 @@ fn used(cluster: &TestCluster) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// Entitlement of each quota, by those groups that are counted.
-fn entitlements(
+pub(super) fn entitlements(
     cluster: &TestCluster,
     reasons: &BTreeMap<String, QueueReason>,
 ) -> BTreeMap<String, u64> {
@@ -142,7 +142,7 @@ fn entitlements(
         .collect()
 }
 
-fn reasons(decisions: &[QueueDecision]) -> BTreeMap<String, QueueReason> {
+pub(super) fn reasons(decisions: &[QueueDecision]) -> BTreeMap<String, QueueReason> {
     let reasons = decisions.iter().filter_map(|decision| match decision {
         QueueDecision::Explain { group, reason, .. } => {
             Some((group.object().to_owned(), reason.clone()))
@@ -159,7 +159,7 @@ fn acts(decisions: &[QueueDecision]) -> Vec<&QueueDecision> {
 }
 
 /// Is there a place for the least that the group needs, on the nodes as they are?
-fn fits(cluster: &mut TestCluster, name: &str) -> bool {
+pub(super) fn fits(cluster: &mut TestCluster, name: &str) -> bool {
     let group = cluster.group(name).clone();
     let role = &group.gangs[0].roles[0];
     let nodes: Vec<_> = cluster.nodes.iter().map(|(node, _)| *node).collect();
@@ -182,7 +182,11 @@ fn fits(cluster: &mut TestCluster, name: &str) -> bool {
 }
 
 /// May the group start, as far as quotas say?
-fn in_quota(cluster: &TestCluster, group: &Group, entitlements: &BTreeMap<String, u64>) -> bool {
+pub(super) fn in_quota(
+    cluster: &TestCluster,
+    group: &Group,
+    entitlements: &BTreeMap<String, u64>,
+) -> bool {
     let role = &group.gangs[0].roles[0];
     let asks = u64::from(role.min) * role.pod.amounts[GPU];
     let used = used(cluster);

@@ -46,7 +46,7 @@ impl Play {
     }
 
     pub(super) fn fault(&mut self) {
-        match self.chance.u64(..5) {
+        match self.chance.u64(..6) {
             // Another process leads; the one before does not know it yet, or is gone with its writes.
             0 => {
                 let who = self.chance.usize(..2);
@@ -69,6 +69,13 @@ impl Play {
             3 => {
                 let uid = self.objects.pods.keys().next().cloned();
                 uid.map(|uid| self.objects.pods.remove(&uid));
+            }
+            4 => {
+                let bound = self.objects.pods.values_mut();
+                let mut bound = bound.filter(|(_, pod)| pod.bound.is_some() && !pod.ended);
+                if let Some((_, pod)) = bound.next() {
+                    pod.ended = true;
+                }
             }
             _ => self.meddle(),
         }
@@ -116,7 +123,8 @@ impl Play {
         let free = NODES as usize - self.objects.taken().len();
         for (id, owner) in &self.objects.groups {
             let own = self.objects.pods.values().filter(|(group, _)| group == id);
-            let bound = own.filter(|(_, pod)| pod.bound.is_some()).count();
+            let bound = own.filter(|(_, pod)| pod.bound.is_some() && !pod.ended);
+            let bound = bound.count();
             let whole = bound == 0 || bound >= owner.size as usize || owner.satisfied;
             if !whole {
                 self.stuck = Some(format!("{bound} of {} of {id} run", owner.size));

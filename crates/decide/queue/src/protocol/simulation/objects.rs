@@ -4,7 +4,7 @@ use sublet_model::{Claim, Class, Host};
 use sublet_plan::stock::PodRules;
 
 use super::super::*;
-use crate::group::{Gang, GangRole, MatchPolicy, Member, MemberShape};
+use crate::group::{Gang, GangRole, GroupPast, MatchPolicy, Member, MemberShape};
 use crate::tree::Amounts;
 
 #[derive(Debug, Clone)]
@@ -30,7 +30,8 @@ impl Objects {
         let slots = slots
             .flat_map(|part| &part.slots)
             .map(|slot| slot.node.clone());
-        let bound = self.pods.values().filter_map(|(_, pod)| pod.bound.clone());
+        let pods = self.pods.values().filter(|(_, pod)| !pod.ended);
+        let bound = pods.filter_map(|(_, pod)| pod.bound.clone());
         slots.chain(bound).collect()
     }
 }
@@ -41,7 +42,8 @@ pub(super) fn node(at: u64) -> NodeName {
 
 /// The group as a leader sees it: its bound pods are its members.
 pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
-    let own = sees.pods.iter().filter(|(_, (group, _))| group == id);
+    let pods = sees.pods.iter();
+    let own = pods.filter(|(_, (group, pod))| group == id && !pod.ended);
     let bound = own.filter_map(|(uid, (_, pod))| {
         Some(Member {
             index: pod.slot.as_ref().map_or(0, |slot| slot.index),
@@ -81,6 +83,7 @@ pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
         satisfied: owner.satisfied,
         ends: None,
         started: None,
+        past: GroupPast::default(),
     }
 }
 

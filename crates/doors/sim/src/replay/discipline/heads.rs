@@ -11,9 +11,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Discipline, JobLine};
 use crate::replay::floor::Floor;
 use crate::replay::jobs::Jobs;
+use crate::replay::rule::{Discipline, JobLine};
 
 pub(super) const HEADS: Heads = Heads { strict: false };
 pub(super) const STRICT_HEADS: Heads = Heads { strict: true };

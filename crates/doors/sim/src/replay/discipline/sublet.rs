@@ -1,5 +1,5 @@
-//! Sublet's own queue: the engine that decides in a cluster (`sublet_queue::plan`), with its rules
-//! as shipped.
+//! Sublet's own queue: the engine that decides in a cluster (`sublet_queue::plan`), by a profile
+//! and otherwise with its rules as shipped.
 //!
 //! Each tenant is a quota without limit, which lends the part that it does not ask for. Every job
 //! may be evicted. A decision is carried out at once: there are no pods that take time to end.
@@ -10,14 +10,15 @@ use std::sync::Arc;
 use sublet_model::{Class, Standing};
 use sublet_plan::stock::PodRules;
 use sublet_queue::{
-    Amounts, Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape,
+    Amounts, Gang, GangMode, GangRole, Group, GroupId, GroupPast, MatchPolicy, Member, MemberShape,
     QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot, Quota, QuotaTree,
-    Slot, TreeTotals, plan,
+    Saves, Slot, TreeTotals, plan,
 };
 
-use super::{Discipline, JobLine};
-use crate::replay::floor::{Floor, ROLES, moment, uid};
+use crate::replay::floor::Floor;
+use crate::replay::ground::{ROLES, moment, uid};
 use crate::replay::jobs::{Jobs, SizeClass};
+use crate::replay::rule::{Discipline, JobLine};
 
 /// The resource of the quotas: thousandths of cards.
 const RESOURCE: &str = "gpu-milli";
@@ -51,7 +52,17 @@ struct SubletLine<'a> {
     hold: Option<QueueHold>,
     rules: QueueRules,
     memo: QueueMemo,
+    saves: Saves,
     why: Why,
+    within_min: WithinMin,
+}
+
+/// Waits while the minimum of a job's tenant has room for it.
+#[derive(Debug, Default)]
+struct WithinMin {
+    /// Since when, of each group.
+    since: Vec<Option<u64>>,
+    longest: u64,
 }
 
 /// The reasons for which gangs wait.
@@ -107,9 +118,13 @@ impl<'a> SubletLine<'a> {
             groups: Vec::new(),
             numbers: Vec::new(),
             hold: None,
-            rules: QueueRules::default(),
+            rules: jobs.rules().clone(),
             memo: QueueMemo::default(),
+            saves: jobs
+                .saves_every()
+                .map_or(Saves::Unknown, |s| Saves::Every(s * 1000)),
             why: Why::default(),
+            within_min: WithinMin::default(),
         }
     }
 
@@ -142,6 +157,10 @@ impl<'a> SubletLine<'a> {
             satisfied: false,
             ends: None,
             started: None,
+            past: GroupPast {
+                saves: self.saves,
+                ..GroupPast::default()
+            },
         }
     }
 
@@ -170,11 +189,13 @@ impl<'a> SubletLine<'a> {
     }
 
     /// A gang goes whole: none of these has members that it could miss.
-    fn evict(&mut self, id: &GroupId, floor: &mut Floor<'_>) {
+    fn evict(&mut self, id: &GroupId, floor: &mut Floor<'_>, now: u64) {
         let Some(at) = self.position(id) else { return };
         floor.evict(self.numbers[at]);
         let group = &mut self.groups[at];
         group.started = None;
+        group.past.reclaims += 1;
+        group.past.reclaimed = Some(moment(now));
         let roles = group.gangs.iter_mut().flat_map(|gang| &mut gang.roles);
         roles.for_each(|role| role.members.clear());
     }
@@ -190,12 +211,14 @@ impl JobLine for SubletLine<'_> {
         // Jobs come in the order of their numbers.
         self.groups.push(self.group(job));
         self.numbers.push(job);
+        self.within_min.since.push(None);
     }
 
     fn left(&mut self, job: usize) {
         if let Ok(at) = self.numbers.binary_search(&job) {
             self.groups.remove(at);
             self.numbers.remove(at);
+            self.within_min.since.remove(at);
         }
     }
 
@@ -208,6 +231,7 @@ impl JobLine for SubletLine<'_> {
             } = self.once(floor, now);
             // Who was not looked at, for so many were before it, may be looked at now.
             if evicts || !(starts && behind) {
+                self.count_within_min(floor, now);
                 return evicts;
             }
         }
@@ -215,6 +239,10 @@ impl JobLine for SubletLine<'_> {
 
     fn gangs_waited_for(&self) -> BTreeMap<&'static str, u64> {
         self.why.before.clone()
+    }
+
+    fn largest_wait_within_min(&self) -> Option<u64> {
+        Some(self.within_min.longest)
     }
 }
 
@@ -230,6 +258,23 @@ struct Tick {
 }
 
 impl SubletLine<'_> {
+    /// Counts for how long jobs wait that the minimum of their tenant has room for.
+    fn count_within_min(&mut self, floor: &Floor<'_>, now: u64) {
+        let WithinMin { since, longest } = &mut self.within_min;
+        for ((since, group), number) in since.iter_mut().zip(&self.groups).zip(&self.numbers) {
+            let tenant = self.jobs.all()[*number].tenant;
+            let has_room = || {
+                let used = floor.used(tenant) + self.jobs.kind(*number).milli();
+                used <= self.jobs.minima()[tenant]
+            };
+            *longest = since.map_or(*longest, |since| (now - since).max(*longest));
+            *since = match group.started.is_none() && has_room() {
+                true => Some(since.unwrap_or(now)),
+                false => None,
+            };
+        }
+    }
+
     /// Lets the engine decide once, and carries it out.
     fn once(&mut self, floor: &mut Floor<'_>, now: u64) -> Tick {
         let (engine, nodes) = floor.ground();
@@ -248,7 +293,7 @@ impl SubletLine<'_> {
         self.hold = None;
         self.why.anew(now);
         let mut tick = Tick::default();
-        let mut starts = Vec::new();
+        let (mut starts, mut next) = (Vec::new(), 0);
         for decision in decisions {
             match decision {
                 QueueDecision::Admit { group, slots } => starts.push((group, slots)),
@@ -259,22 +304,32 @@ impl SubletLine<'_> {
                 } => {
                     let of = victims.into_iter().map(|victim| victim.group);
                     for victim in of.collect::<BTreeSet<GroupId>>() {
-                        self.evict(&victim, floor);
+                        self.evict(&victim, floor, now);
                     }
                     starts.push((group, slots));
                     tick.evicts = true;
                 }
                 QueueDecision::Hold(hold) => self.hold = Some(hold),
-                QueueDecision::Explain { group, reason, .. } => {
-                    // Of a group that runs it may be said, too, that it exceeds what it is entitled to.
-                    let waits = |at: &usize| {
-                        let gang = self.jobs.kind(self.numbers[*at]).size == SizeClass::Gang;
-                        gang && self.groups[*at].started.is_none()
+                QueueDecision::Explain {
+                    group,
+                    reason,
+                    room_since,
+                    ..
+                } => {
+                    tick.behind |= matches!(reason, QueueReason::Behind { .. });
+                    // They come in the order of the groups.
+                    let mut rest = self.groups.iter().skip(next);
+                    let Some(more) = rest.position(|one| one.id == group) else {
+                        continue;
                     };
-                    if self.position(&group).filter(waits).is_some() {
+                    let at = next + more;
+                    next = at + 1;
+                    self.groups[at].past.room_since = room_since;
+                    // Of a group that runs it may be said, too, that it exceeds what it is entitled to.
+                    let gang = self.jobs.kind(self.numbers[at]).size == SizeClass::Gang;
+                    if gang && self.groups[at].started.is_none() {
                         self.why.now.push(reason.word());
                     }
-                    tick.behind |= matches!(reason, QueueReason::Behind { .. });
                 }
             }
         }

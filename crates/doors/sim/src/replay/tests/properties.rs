@@ -66,6 +66,8 @@ type Taken = BTreeMap<(String, GpuIndex), u32>;
 #[derive(Default)]
 struct Watch {
     taken: Taken,
+    /// Each tenant has nodes of its own, which have the same names.
+    is_apart: bool,
     /// By row, the slots of the running jobs, and since when they run.
     running: BTreeMap<u32, (Vec<Slot>, u64)>,
     /// Jobs that have come and have no place.
@@ -87,12 +89,12 @@ impl Watch {
                 assert!(event.at >= job.at, "before it came");
                 let cards = slots.iter().map(|slot| slot.allocation.grants.len());
                 assert_eq!(cards.sum::<usize>(), job.gpus as usize, "all of it starts");
-                self.change(slots, true);
+                self.change(job, slots, true);
                 self.running.insert(event.row, (slots.to_vec(), event.at));
             }
             ReplayStep::Ends | ReplayStep::Evicted => {
                 let (slots, since) = self.running.remove(&event.row).expect("it runs");
-                self.change(&slots, false);
+                self.change(job, &slots, false);
                 if event.step == ReplayStep::Ends {
                     assert_eq!(event.at - since, job.lasts, "it ran as long as it had to");
                     assert!(self.ended.insert(event.row), "it ends once");
@@ -104,16 +106,41 @@ impl Watch {
         }
     }
 
-    fn change(&mut self, slots: &[Slot], taken: bool) {
+    fn change(&mut self, job: Asked, slots: &[Slot], taken: bool) {
         for slot in slots {
             for grant in &slot.allocation.grants {
-                let card = (slot.node.to_string(), grant.card.index);
+                let node = match self.is_apart {
+                    true => format!("{}'s {}", job.tenant, slot.node),
+                    false => slot.node.to_string(),
+                };
+                let card = (node, grant.card.index);
                 let of = self.taken.entry(card).or_default();
                 let memory = grant.memory.get() as u32;
                 *of = if taken { *of + memory } else { *of - memory };
                 assert!(*of <= 1000, "a card is over-used: {slot:?}");
             }
         }
+    }
+
+    /// When a job would have a place, if nothing came any more and nothing else started.
+    fn earliest(&self, cards: &[u16], jobs: &[Asked], largest: u32, row: u32) -> u64 {
+        let mut free = self.free(cards);
+        let ends = self.running.iter().map(|(row, (slots, since))| {
+            let end = since + jobs[*row as usize].lasts;
+            (end, slots)
+        });
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort_by_key(|(end, _)| *end);
+        for (end, slots) in ends {
+            for slot in slots {
+                let node: usize = slot.node.as_str()[1..].parse().unwrap();
+                free[node] += slot.allocation.grants.len() as u32;
+            }
+            if fits(&free, largest, jobs[row as usize].gpus) {
+                return end;
+            }
+        }
+        panic!("it has a place on empty nodes")
     }
 
     /// Whole cards that are free on each node.
@@ -154,7 +181,8 @@ proptest! {
         discipline in 0..DISCIPLINES.len(),
     ) {
         let story = story(&cards, &jobs, interval);
-        let mut watch = Watch::default();
+        let is_apart = DISCIPLINES[discipline].is_apart();
+        let mut watch = Watch { is_apart, ..Watch::default() };
         let largest = u32::from(*cards.iter().max().unwrap());
         let empty: Vec<u32> = cards.iter().copied().map(u32::from).collect();
         let possible = |job: &&Asked| fits(&empty, largest, job.gpus);
@@ -166,15 +194,19 @@ proptest! {
             return Ok(());
         }
         let outcome = outcome.unwrap();
-        prop_assert_eq!((outcome.ended, outcome.left), (possible, 0));
+        let never = outcome.too_large;
+        prop_assert_eq!((outcome.ended + never, outcome.left), (possible, 0));
+        prop_assert!(never == 0 || is_apart);
         prop_assert_eq!(outcome.impossible.0 as usize, jobs.len() - possible);
-        prop_assert_eq!(watch.ended.len(), possible);
+        prop_assert_eq!(watch.ended.len(), possible - never);
         prop_assert_eq!(watch.evictions, outcome.evictions);
         prop_assert!(outcome.ends_empty && watch.running.is_empty());
         prop_assert!(outcome.evictions == 0 || name == "sublet");
         let waits: usize = outcome.sizes.iter().map(|size| size.waits.len()).sum();
-        prop_assert_eq!(waits, possible);
-        prop_assert!(outcome.useful_percent + outcome.lost_percent <= 100.0 + 1e-9);
+        prop_assert_eq!(waits, possible - never);
+        // Partitions together can be more than the cluster: they are rounded up.
+        let used = outcome.useful_percent + outcome.lost_percent;
+        prop_assert!(used <= 100.0 + 1e-9 || is_apart);
     }
 
     #[test]
@@ -225,6 +257,57 @@ proptest! {
             });
             prop_assert!(played.is_ok() || played == Err(ReplayError::NoJobs));
             prop_assert_eq!(idle, vec![], "{}", name);
+        }
+    }
+
+    #[test]
+    fn with_easy_the_first_of_the_line_starts_no_later_than_it_could((cards, jobs) in any_world()) {
+        let plain = |job: &Asked| Asked { milli: 1000, priority: 0, ..*job };
+        let jobs: Vec<Asked> = jobs.iter().map(plain).collect();
+        let largest = u32::from(*cards.iter().max().unwrap());
+        let story = story(&cards, &jobs, 0);
+        let (mut watch, mut now) = (Watch::default(), 0);
+        let (mut promised, mut late) = (BTreeMap::new(), Vec::new());
+        let played = story.play("easy", &mut |event| {
+            if event.at > now {
+                // The state at the end of a moment.
+                let first = watch.waiting.iter().min_by_key(|row| (jobs[**row as usize].at, **row));
+                if let Some(&first) = first {
+                    let at = watch.earliest(&cards, &jobs, largest, first);
+                    promised.entry(first).or_insert(at);
+                }
+                now = event.at;
+            }
+            watch.see(&jobs, &event);
+            let starts = matches!(event.step, ReplayStep::Starts(_));
+            if starts && promised.get(&event.row).is_some_and(|at| event.at > *at) {
+                late.push((event.row, event.at));
+            }
+        });
+        prop_assert!(played.is_ok() || played == Err(ReplayError::NoJobs));
+        prop_assert_eq!(late, vec![]);
+    }
+
+    #[test]
+    fn a_tenant_alone_has_on_its_partition_what_it_has_in_a_cluster_of_that_size(
+        (cards, jobs) in any_world(),
+        interval in prop::sample::select(vec![0, 7]),
+    ) {
+        let one = |job: &Asked| Asked { tenant: 0, ..*job };
+        let jobs: Vec<Asked> = jobs.iter().map(one).collect();
+        let gpus: u16 = cards.iter().sum();
+        let story = story(&cards, &jobs, interval).with_quotas(&format!("t0,{gpus}\n"));
+        let [apart, shared] = ["partitions", "backfill"].map(|name| {
+            let mut told = String::new();
+            let outcome = story.play(name, &mut |event| told += &format!("{event:?}\n"));
+            (told, outcome)
+        });
+        prop_assert_eq!(&apart, &shared);
+        if let Ok(outcome) = shared.1 {
+            let alone = outcome.tenants[0].alone.as_ref().unwrap();
+            prop_assert_eq!((alone.gpus, alone.lag_seconds), (u64::from(gpus), 0));
+            prop_assert_eq!(&alone.waits, &outcome.tenants[0].waits);
+            prop_assert!(alone.is_no_worse_here());
         }
     }
 }

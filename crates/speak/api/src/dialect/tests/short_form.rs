@@ -41,6 +41,37 @@ fn it_says_what_sublet_run_says() {
 }
 
 #[test]
+fn the_length_of_turns_stands_beside_any_way_of_asking() {
+    for picture in [
+        "a sublet.dev/gpu-memory=4Gi",
+        "a aliyun.com/gpu-mem=4",
+        "a nvidia.com/gpu=1 nvidia.com/gpumem=4",
+    ] {
+        let pod = |slice| annotated(picture, &[(keys::SLICE, slice)]);
+        assert_eq!(said(&pod("2ms")), said(&annotated(picture, &[])));
+        let length = slice_of(&pod("2ms")).unwrap();
+        assert_eq!(
+            length.map(|length| length.to_string()).as_deref(),
+            Some("2ms")
+        );
+        for wrong in ["2", "2s", "0ms", "21ms"] {
+            let mut pod = pod(wrong);
+            assert_eq!(
+                said(&pod),
+                format!(
+                    "`sublet.dev/slice` is `{wrong}`: write a length of turns in whole \
+                     milliseconds, from `1ms` to `20ms`"
+                )
+            );
+            // An annotation can be changed at any time. What a pod has already counts all the same.
+            pod.spec.node_name = "n".to_owned();
+            assert_eq!(said(&pod), said(&annotated(picture, &[])));
+        }
+    }
+    assert_eq!(slice_of(&annotated("a", &[])), Ok(None));
+}
+
+#[test]
 fn its_class_is_the_label() {
     let mut pod = pod("a sublet.dev/gpu-memory=4Gi");
     let label = (keys::CLASS_LABEL.to_owned(), "opportunistic".to_owned());

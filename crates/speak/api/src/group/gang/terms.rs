@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use sublet_queue::{GangMode, MatchPolicy};
+use sublet_queue::{GangMode, GroupPast, MatchPolicy};
 
+use crate::duration::milliseconds;
 use crate::group::field::{Field, GroupError};
+use crate::group::past::past_of;
 use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::{Meta, Pod};
@@ -81,12 +83,14 @@ pub struct GangTerms {
     pub with: Vec<GangName>,
     /// Its priority. If it asks none, the priority of its pods counts.
     pub priority: AskedPriority,
+    /// Its evictions and its saved work.
+    pub past: GroupPast,
     /// Fields that its own scheduler would not understand either. Their defaults count.
     pub odd: Vec<GroupError>,
 }
 
 /// Reads a gang's terms from annotations, for all dialects alike: `mode`, `match-policy`,
-/// `waiting-time`, `groups`. `word` is the kind of the gangs in `groups`.
+/// `waiting-time`, `groups`, and its past. `word` is the kind of the gangs in `groups`.
 pub(in crate::group) fn annotated(meta: &Meta, min: u32, word: &'static str) -> GangTerms {
     let mut terms = GangTerms {
         min,
@@ -140,14 +144,14 @@ pub(in crate::group) fn annotated(meta: &Meta, min: u32, word: &'static str) -> 
             )),
         }
     }
+    terms.past = past_of(meta, &mut terms.odd);
     terms
 }
 
 /// A duration in Go's form, in whole seconds, rounded up; `None` if it is not above zero.
 fn seconds(text: &str) -> Option<u32> {
-    let duration: jiff::SignedDuration = text.parse().ok()?;
-    let whole = duration.as_secs() + i64::from(duration.subsec_nanos() > 0);
-    u32::try_from(whole).ok().filter(|&seconds| seconds > 0)
+    let seconds = milliseconds(text)?.div_ceil(1000);
+    u32::try_from(seconds).ok().filter(|&seconds| seconds > 0)
 }
 
 /// Gangs as `groups` lists them, sorted and each once.

@@ -11,6 +11,7 @@ use crate::gang_plan::slot_of;
 use crate::group::field::{GroupError, moment};
 use crate::group::gang::{GangName, GangTerms, namespace_of};
 use crate::group::job::JobFacts;
+use crate::group::past::{joined, saves_of, saves_together};
 use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::Pod;
@@ -161,12 +162,18 @@ impl<'a> Gathering<'a> {
         let named = objects.iter().filter_map(|facts| facts.quota.as_ref());
         let named = named.chain(labels).next();
         let made = objects.iter().filter_map(|facts| facts.created).min();
+        let known = names.iter().filter_map(|&name| gangs.get(name));
+        let known = known.filter_map(|gang| gang.terms.as_ref());
+        let pasts = known.map(|(_, terms)| &terms.past);
         let parts = Parts {
             quota: self.quota_of(&id, named, all[0]),
             priority: self.priority_of(&id, &terms.priority, &all),
             is_preemptible: all.iter().all(|pod| is_preemptible(pod)),
             since: made.or_else(|| all.iter().filter_map(|pod| created(pod)).min()),
-            terms: terms.clone(),
+            terms: GangTerms {
+                past: pasts.fold(terms.past.clone(), |all, past| joined(&all, past)),
+                ..terms.clone()
+            },
             gangs: parts,
             job: None,
             named: names.iter().map(|&name| name.clone()).collect(),
@@ -215,7 +222,8 @@ impl<'a> Gathering<'a> {
         let Some(shaped) = self.shaped(job) else {
             return;
         };
-        for odd in job.terms.odd.iter().chain(&shaped.terms.odd) {
+        let of_shape = Some(&shaped.terms.odd).filter(|_| shaped.job != job.job);
+        for odd in job.terms.odd.iter().chain(of_shape.into_iter().flatten()) {
             self.problem(id.clone(), odd.clone());
         }
         let mut roles = Vec::new();
@@ -255,6 +263,7 @@ impl<'a> Gathering<'a> {
                 mode: job.terms.mode,
                 matching: job.terms.matching,
                 waits_s: job.terms.waits_s.or(shaped.terms.waits_s),
+                past: joined(&job.terms.past, &shaped.terms.past),
                 ..shaped.terms.clone()
             },
             gangs: vec![GangParts {
@@ -324,10 +333,29 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    fn enter(&mut self, parts: Parts<'_>) {
+    fn enter(&mut self, mut parts: Parts<'_>) {
+        self.look_for_saves(&mut parts);
         let slots = self.slots.remove(parts.id()).unwrap_or_default();
         let group = parts.finish(&slots, self.sources.now);
         self.groups.insert(group.group.id.clone(), group);
+    }
+
+    /// Looks on which work its running pods have saved. Of those that cannot be read one is told: they
+    /// come from one template.
+    fn look_for_saves(&mut self, parts: &mut Parts<'_>) {
+        let mut saves = parts.terms.past.saves;
+        let mut first = None;
+        for (pod, _) in parts.roles().flat_map(|role| &role.pods) {
+            if is_bound(pod) {
+                let mut odd = Vec::new();
+                saves = saves_together(saves, saves_of(&pod.metadata, &mut odd));
+                first = first.or_else(|| Some((pod_name(pod), odd.into_iter().next()?)));
+            }
+        }
+        parts.terms.past.saves = saves;
+        if let Some((pod, error)) = first {
+            self.problem(pod, error);
+        }
     }
 }
 

@@ -49,6 +49,7 @@ impl<'a> Parts<'a> {
                 satisfied: is_satisfied,
                 ends: runs_for.map(|s| started.unwrap_or(now).plus_ms(s.saturating_mul(1000))),
                 started,
+                past: terms.past,
             },
             job: job.map(|job| job.job.clone()),
             gangs: self.named,
@@ -59,7 +60,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn roles(&self) -> impl Iterator<Item = &RoleParts<'a>> {
+    pub(super) fn roles(&self) -> impl Iterator<Item = &RoleParts<'a>> {
         self.gangs.iter().flat_map(|gang| &gang.roles)
     }
 

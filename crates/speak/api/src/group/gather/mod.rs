@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{MiB, PodUid, Time, Unit};
-use sublet_queue::{Group, GroupId, Slot};
+use sublet_queue::{Group, GroupId, QueueReason, Slot};
 
 use super::field::GroupError;
 use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of, namespace_of};
@@ -69,6 +69,16 @@ pub struct QueuedGroup {
 }
 
 impl QueuedGroup {
+    /// Sentence why members of it wait, the same in events and on paper. A group that runs does not
+    /// wait as a whole.
+    #[must_use]
+    pub fn waits_because(&self, reason: &QueueReason) -> String {
+        match self.group.satisfied {
+            true => format!("it runs, and more of it wait: {reason}"),
+            false => reason.to_string(),
+        }
+    }
+
     /// Does a member of the group wait for a place? None waits if the group runs as a whole with
     /// all its members, however much its quota is entitled to.
     #[must_use]

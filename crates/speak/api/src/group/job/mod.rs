@@ -22,6 +22,7 @@ use sublet_model::Time;
 pub use self::shape::{JobApi, JobKind, JobMember, JobRole, JobShape};
 use super::field::{Field, GroupError, moment};
 use super::gang::{GangTerms, annotated, namespace_of};
+use super::past::{saves_of, saves_together};
 use crate::keys;
 use crate::object::{Meta, OwnerReference, Pod};
 
@@ -164,6 +165,10 @@ pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupErr
     terms.with.clear();
     terms.waits_s = shape.waits_s.or(terms.waits_s);
     terms.priority = shape.priority.clone().or(|| shape.templates_priority());
+    for role in &shape.roles {
+        let saves = saves_of(&role.template.metadata, &mut terms.odd);
+        terms.past.saves = saves_together(terms.past.saves, saves);
+    }
     let label = |meta: &Meta, key: &str| meta.labels.get(key).cloned();
     let templates = || shape.roles.iter().map(|role| &role.template.metadata);
     let labelled =

@@ -1,7 +1,8 @@
 //! Groups of objects as users write them. `read` is of single objects, `any` of
-//! any text, `together` of many objects.
+//! any text, `together` of many objects, `past` of what annotations say of a group's past.
 
 mod any;
+mod past;
 mod read;
 mod together;
 

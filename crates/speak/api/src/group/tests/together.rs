@@ -17,7 +17,7 @@ use crate::quota_index::QuotaIndex;
 
 /// Objects of any kind, as documents.
 #[derive(Default)]
-struct World {
+pub(super) struct World {
     pods: Vec<Pod>,
     pod_groups: Vec<PodGroupFacts>,
     jobs: Vec<JobFacts>,
@@ -25,7 +25,7 @@ struct World {
 }
 
 impl World {
-    fn of(documents: &[String]) -> World {
+    pub(super) fn of(documents: &[String]) -> World {
         let mut world = World::default();
         for text in documents {
             let object = json(text);
@@ -43,7 +43,7 @@ impl World {
         world
     }
 
-    fn gather(&self) -> Gathered {
+    pub(super) fn gather(&self) -> Gathered {
         let pods: Vec<&Pod> = self.pods.iter().collect();
         let sources = GroupSources {
             pods: &pods,
@@ -89,14 +89,14 @@ impl World {
 }
 
 /// A pod of ours that asks so many cards; `meta` and `spec` are further fields.
-fn ours(name: &str, cards: u32, meta: &str, spec: &str) -> String {
+pub(super) fn ours(name: &str, cards: u32, meta: &str, spec: &str) -> String {
     format!(
         "{{metadata: {{name: {name}, namespace: ns, uid: u-{name}, {meta}}}, spec: {{schedulerName: ours, \
          containers: [{{name: c, resources: {{limits: {{nvidia.com/gpu: {cards}}}}}}}], {spec}}}}}"
     )
 }
 
-const IN_GANG: &str = "labels: {scheduling.x-k8s.io/pod-group: g}";
+pub(super) const IN_GANG: &str = "labels: {scheduling.x-k8s.io/pod-group: g}";
 
 fn pod_group(api: &str, rest: &str) -> String {
     format!(
