@@ -6,6 +6,7 @@
 //! offered.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,10 +21,12 @@ use clap_complete::engine::{
 };
 use clap_complete::env::Shells;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
+use sublet_api::group::group_apis;
 use sublet_arbiter::admin::{GpuRow, Snapshot, TenantRow};
 use sublet_client::list_names;
 use sublet_plan::Policy;
+use tokio::task::JoinSet;
 
 use crate::answer::{Answer, to_stdout};
 use crate::look;
@@ -52,8 +55,8 @@ EXAMPLES
   sublet completion fish | source    in ~/.config/fish/config.fish
 
 The script calls this program for every completion. Policies, jobs and GPUs of this machine, and
-namespaces, pods and nodes of the kubeconfig's cluster are completed too, where they can be had
-within a second. A script that was stored in a file must be stored again after an update.")]
+namespaces, pods, jobs and nodes of the kubeconfig's cluster are completed too, where they can be
+had within a second. A script that was stored in a file must be stored again after an update.")]
 pub struct Args {
     /// The shell
     shell: Shell,
@@ -189,6 +192,7 @@ enum Value {
     Namespace,
     Pod,
     Node,
+    Group,
     Program,
 }
 
@@ -200,6 +204,7 @@ const VALUES: &[(&str, Value)] = &[
     ("NAMESPACE", Value::Namespace),
     ("POD", Value::Pod),
     ("NODE", Value::Node),
+    ("GROUP", Value::Group),
     ("CMD", Value::Program),
 ];
 
@@ -236,9 +241,10 @@ fn offered(kind: Value, typed: &Typed, begun: &OsStr) -> Vec<CompletionCandidate
         Value::Policy => policies(begun),
         Value::Job => typed.arbiter().as_ref().map(jobs).unwrap_or_default(),
         Value::Card => cards(begun, &typed.cards().unwrap_or_default()),
-        Value::Namespace => typed.names(ApiResource::erase::<Namespace>(&()), false),
-        Value::Pod => typed.names(ApiResource::erase::<Pod>(&()), true),
-        Value::Node => typed.names(ApiResource::erase::<Node>(&()), false),
+        Value::Namespace => typed.names(vec![ApiResource::erase::<Namespace>(&())], false),
+        Value::Pod => typed.names(vec![ApiResource::erase::<Pod>(&())], true),
+        Value::Node => typed.names(vec![ApiResource::erase::<Node>(&())], false),
+        Value::Group => typed.names(groups(), true),
         Value::Program => programs(typed, begun),
     };
     offered.retain(|one| one.get_value().to_string_lossy().starts_with(begun));
@@ -307,6 +313,18 @@ fn cards(begun: &str, known: &[GpuRow]) -> Vec<CompletionCandidate> {
         }
     }
     offered
+}
+
+/// Kinds of objects that groups are called after: PodGroups and jobs. Gangs that only their pods name
+/// are left out.
+fn groups() -> Vec<ApiResource> {
+    let apis = group_apis().into_iter();
+    let apis = apis.filter(|api| api.kind != "PriorityClass");
+    let resource = apis.map(|api| {
+        let kind = GroupVersionKind::gvk(api.group, api.version, api.kind);
+        ApiResource::from_gvk_with_plural(&kind, api.plural)
+    });
+    resource.collect()
 }
 
 /// Files, and programs by their name where a command begins behind `--`.
@@ -391,8 +409,9 @@ impl Typed {
         self.within(move || Some(look::at(&machine).ok()?.snapshot.gpus))
     }
 
-    /// Names of objects in the cluster, or in the namespace that is meant.
-    fn names(&self, kind: ApiResource, has_namespace: bool) -> Vec<CompletionCandidate> {
+    /// Names of objects of these kinds in the cluster, or in the namespace that is meant. A kind that
+    /// the cluster does not know, or does not show to this user, has none.
+    fn names(&self, kinds: Vec<ApiResource>, has_namespace: bool) -> Vec<CompletionCandidate> {
         let (kubeconfig, namespace) = (self.kubeconfig.clone(), self.namespace.clone());
         let found = self.within(move || {
             let executor = tokio::runtime::Builder::new_current_thread()
@@ -403,11 +422,21 @@ impl Typed {
                 let client = sublet_client::connect(kubeconfig.as_deref()).await.ok()?;
                 let usual = client.default_namespace().to_owned();
                 let namespace = has_namespace.then(|| namespace.unwrap_or(usual));
-                let found = list_names(&client, &kind, namespace.as_deref(), NAMES_MAX).await;
-                found.ok()
+                let mut asked = JoinSet::new();
+                for kind in kinds {
+                    let (client, namespace) = (client.clone(), namespace.clone());
+                    asked.spawn(async move {
+                        list_names(&client, &kind, namespace.as_deref(), NAMES_MAX).await
+                    });
+                }
+                let found = asked.join_all().await;
+                Some(found.into_iter().flatten().flatten().collect::<Vec<_>>())
             })
         });
+        // Objects of several kinds, or of several versions of one, can have the same name.
+        let mut told = BTreeSet::new();
         let names = found.unwrap_or_default().into_iter();
+        let names = names.filter(|name| told.insert(name.clone()));
         names.map(CompletionCandidate::new).collect()
     }
 }

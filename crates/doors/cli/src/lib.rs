@@ -30,8 +30,7 @@
 //!   `look` asks the arbiter for what they show, or the driver where none runs. In `top/`, `keys`,
 //!   `columns` and `screen` are pure, and `live` owns the terminal; `node` asks the agent of a
 //!   cluster's node.
-//! - `standalone`: the arbiter as a program of its own. `holder` says what keeps it from starting,
-//!   and which command ends that.
+//! - `standalone`: the arbiter as a program of its own.
 //!
 //! Both: `completion` answers a shell that completes a command line.
 //!
@@ -60,7 +59,6 @@ mod answer;
 pub mod completion;
 mod compute;
 pub mod explain;
-mod holder;
 pub mod inspect;
 pub mod install;
 mod jobs;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use sublet_arbiter::admin::{Client, Snapshot};
-use sublet_arbiter::{GpuView, HostPlace, NvmlView, UnmanagedGpus, expects_jobs};
+use sublet_arbiter::{GpuView, NvmlView, UnmanagedGpus, expects_jobs};
 use sublet_fakegpu::FakeMachine;
 use sublet_fakeview::FakeView;
 
@@ -83,9 +83,8 @@ pub(crate) fn connect(machine: &Machine) -> Result<Found, Advised> {
                 std::thread::sleep(TRY_EVERY);
             }
             Err(error) if error.is_nobody() => {
-                let host = HostPlace::real();
-                let holder = machine.fake.is_none().then(|| host.holder());
-                let note = note(&error, holder.flatten());
+                let holder = machine.host().and_then(|host| host.holder());
+                let note = note(&error, holder);
                 return Ok(Found::Nobody { note });
             }
             Err(error) => return Err(machine.unusable(error)),

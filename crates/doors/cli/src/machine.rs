@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sublet_arbiter::admin::{Client, ClientError, PROTOCOL, Reply, Request, Snapshot};
-use sublet_arbiter::{ArbiterError, Audience, Folder, REAL_MACHINE};
-use sublet_fakegpu::Spec;
+use sublet_arbiter::{ArbiterError, Audience, Folder, HostPlace, REAL_MACHINE};
 use sublet_fakegpu::machine::VARIABLE;
+use sublet_fakegpu::{FakeMachine, Spec};
 
 use crate::answer::Advised;
 use crate::paste;
@@ -137,6 +137,15 @@ impl Machine {
             fake,
             program: paste::program(),
         }
+    }
+
+    /// Meeting place of the arbiters of its cards; nothing for a fake machine that cannot be.
+    pub(crate) fn host(&self) -> Option<HostPlace> {
+        let Some(fake) = &self.fake else {
+            return Some(HostPlace::real());
+        };
+        let machine = FakeMachine::from_text(fake.text()).ok()?;
+        HostPlace::of_fake(machine.folder()).ok()
     }
 
     /// Folder of all of this user's machines.

@@ -18,6 +18,8 @@ EXAMPLES
   sublet ps -o json | jq '.jobs[] | select(.state == \"over\") | .name'
 
 It starts nothing. Where no arbiter runs that this user may ask, it reads the driver.
+A GPU's `contextMiB` and `packing` are then left out of its JSON, as where an arbiter could not
+measure them.
 
 EXIT CODES
   0  printed

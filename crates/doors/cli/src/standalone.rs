@@ -3,22 +3,22 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
 use sublet_arbiter::gauge::probe::measure;
+use sublet_arbiter::holder::{Reader, advice_on};
 use sublet_arbiter::libraries::Carried;
 use sublet_arbiter::{
-    ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, MPS_CONTROL, NVML_LIBRARY,
+    ArbiterError, CUDA_LIBRARY, ExclusiveSlices, Gauge, HostPlace, MPS_CONTROL, NVML_LIBRARY,
     OPPORTUNISTIC_DUTY, Standalone, TimeSharing,
 };
 use sublet_fakegpu::machine::VARIABLE;
-use sublet_model::Milli;
+use sublet_model::{Milli, SliceLength};
 
 use crate::answer::Advised;
-use crate::holder;
 use crate::machine::{Machine, MachineArgs};
 use crate::run::libraries;
 
@@ -42,6 +42,11 @@ pub struct Args {
     /// SIGTERM, and SIGKILL ten seconds later; by default they are only shown as `over`
     #[arg(long, requires = "standalone")]
     evict_over: bool,
+    /// End jobs that work on a GPU while it is not their turn, by the driver's own count, once
+    /// they have done so for 20 seconds: SIGTERM, and SIGKILL ten seconds later; by default they
+    /// are only shown
+    #[arg(long, requires = "standalone")]
+    evict_overuse: bool,
     /// Serve every user of this machine, all in one queue; needs root
     #[arg(long, requires = "standalone", conflicts_with = "mps")]
     shared: bool,
@@ -67,6 +72,10 @@ pub struct TimeArgs {
     #[arg(long, value_name = "GPUS", num_args = 0..=1, require_equals = true,
           default_missing_value = "all", value_parser = exclusive_slices)]
     exclusive_slices: Option<ExclusiveSlices>,
+    /// Shortest length of turns that a job or a pod can ask for, 1ms to 20ms. A switch costs some ten
+    /// microseconds; with exclusive slices the card empties at each
+    #[arg(long, value_name = "TIME", default_value_t = SliceLength::SHORTEST)]
+    shortest_slice: SliceLength,
     /// Part of the time in which an opportunistic program launches work while the arbiter is away,
     /// in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10,
@@ -78,6 +87,7 @@ impl From<TimeArgs> for TimeSharing {
     fn from(args: TimeArgs) -> TimeSharing {
         TimeSharing {
             exclusive_slices: args.exclusive_slices.unwrap_or_default(),
+            shortest_slice: args.shortest_slice,
             opportunistic_duty: Milli::new(args.opportunistic_duty * 10)
                 .unwrap_or(OPPORTUNISTIC_DUTY),
             mps: args.mps,
@@ -124,7 +134,7 @@ pub fn run(
                 return Err(again.exec()).context("cannot start this program again");
             }
             let (cuda, nvml) = libraries::fake_driver(&store)?;
-            (cuda, Standalone::fake("", nvml))
+            (cuda, Standalone::fake(host_of_fake(folder)?, nvml))
         }
     };
     if let Some(uuid) = &args.measure {
@@ -134,6 +144,7 @@ pub fn run(
     settings.folder = machine.folder;
     settings.evict = args.evict_unmanaged;
     settings.evict_over = args.evict_over;
+    settings.evict_overuse = args.evict_overuse;
     if args.shared && !rustix::process::geteuid().is_root() {
         let what = "only root's arbiter can serve every user of this machine";
         let hint = "start it as root; without --shared it serves you alone";
@@ -150,6 +161,11 @@ pub fn run(
     sublet_arbiter::run(&settings).map_err(advised)
 }
 
+/// The meeting place of the arbiters of a fake machine, which is in that folder.
+fn host_of_fake(folder: &Path) -> anyhow::Result<HostPlace> {
+    HostPlace::of_fake(folder).with_context(|| format!("cannot look at {}", folder.display()))
+}
+
 /// Error about the arbiter that could not start, with advice where there is any.
 fn advised(error: ArbiterError) -> anyhow::Error {
     match &error {
@@ -159,7 +175,8 @@ fn advised(error: ArbiterError) -> anyhow::Error {
             Advised::new(error.to_string(), hint).into()
         }
         ArbiterError::Held { pid, uid, .. } => {
-            Advised::new(error.to_string(), holder::hint(*pid, *uid)).into()
+            let hint = advice_on(*pid, *uid, Reader::Starter);
+            Advised::new(error.to_string(), hint).into()
         }
         _ => error.into(),
     }

@@ -27,6 +27,12 @@ const PODS: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
 const NAMESPACES: &str = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},
   "items":[{"metadata":{"name":"team"}},{"metadata":{"name":"other"}}]}"#;
 
+const TF_JOBS: &str = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},
+  "items":[{"metadata":{"name":"train"}},{"metadata":{"name":"tune"}},{"metadata":{"name":"serve"}}]}"#;
+
+const POD_GROUPS: &str = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},
+  "items":[{"metadata":{"name":"train"}},{"metadata":{"name":"trio"}}]}"#;
+
 /// Answers requests on loopback until the test's process ends; remembers their paths.
 struct ApiServer {
     address: String,
@@ -59,6 +65,8 @@ fn answer(mut stream: TcpStream, seen: &Mutex<Vec<String>>) {
         Some("/api/v1/nodes") => ("200 OK", NODES),
         Some("/api/v1/pods" | "/api/v1/namespaces/team/pods") => ("200 OK", PODS),
         Some("/api/v1/namespaces") => ("200 OK", NAMESPACES),
+        Some(path) if path.ends_with("/namespaces/team/tfjobs") => ("200 OK", TF_JOBS),
+        Some(path) if path.ends_with("/namespaces/team/podgroups") => ("200 OK", POD_GROUPS),
         _ => (
             "403 Forbidden",
             r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}"#,
@@ -166,6 +174,10 @@ fn names_in_the_cluster_are_completed() {
     assert_eq!(offered(&["explain", "pod", "w"]), ["waits"]);
     assert_eq!(offered(&["explain", "pod", "-n", "t"]), ["team"]);
     assert_eq!(offered(&["explain", "job", "-n", ""]), ["team", "other"]);
+    let mut jobs = offered(&["explain", "job", "t"]);
+    jobs.sort();
+    assert_eq!(jobs, ["train", "trio", "tune"]);
+    assert_eq!(offered(&["explain", "job", "-n", "team", "s"]), ["serve"]);
     assert_eq!(offered(&["top", "--node", ""]), ["n1"]);
     assert_eq!(offered(&["inspect", "n"]), ["n1"]);
     let asked = server.asked.lock().unwrap().join("\n");

@@ -294,6 +294,7 @@ fn a_mistyped_word_has_a_suggestion() {
         ("plan -f x --policy best_fit", "'best-fit'"),
         ("scheduler --policy spraed", "'spread'"),
         ("controller --queue --queue-score ned", "'need'"),
+        ("controller --queue --queue-profile stric", "'strict'"),
         ("queue --cluster --queue-filter known_end", "'known-end'"),
         ("agent --node-name n --memory-unit GiBi", "'GiB'"),
         ("simulate --discipline backfil", "'backfill'"),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sublet_api::dialect::DIALECTS;
 use sublet_api::group::{GANG_DIALECTS, JOB_KINDS};
 use sublet_plan::Policy;
-use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, SiteRule};
+use sublet_queue::{GROUP_FILTERS, GROUP_SCORES, QUEUE_PROFILES, SiteRule};
 
 /// Command that writes the chart's list of policies anew.
 const BLESS: &str = "SUBLET_BLESS=1 cargo test -p sublet --test lists";
@@ -129,8 +129,13 @@ fn the_chart_and_the_guide_know_every_rule_of_the_queue() {
     assert_eq!(of_queue["score"]["enum"], json!(scores));
     let filters: Vec<&str> = GROUP_FILTERS.iter().map(SiteRule::name).collect();
     assert_eq!(of_queue["filters"]["items"]["enum"], json!(filters));
+    let profiles: Vec<&str> = QUEUE_PROFILES.iter().map(SiteRule::name).collect();
+    // Without a name the controller's own default counts.
+    let of_chart: Vec<&str> = [""].into_iter().chain(profiles.clone()).collect();
+    assert_eq!(of_queue["profile"]["enum"], json!(of_chart));
     let page = read("docs/guide/queueing.md");
-    assert_eq!(missing(&page, scores.into_iter().chain(filters)), [""; 0]);
+    let all = scores.into_iter().chain(filters).chain(profiles);
+    assert_eq!(missing(&page, all), [""; 0]);
 }
 
 /// The pattern of a policy, or a mix of some, as `Policy` reads it.

@@ -70,7 +70,7 @@ struct Line {
 enum Below {
     Run(Box<run::Args>),
     Limit(Box<limit::Args>),
-    Explain(explain::Args),
+    Explain(Box<explain::Args>),
     Inspect(inspect::Args),
 }
 

@@ -58,6 +58,7 @@ EXAMPLES
   sublet explain job tfjob/team-a/train")]
 struct JobArgs {
     /// The name of the job, PodGroup or gang; or all of it, such as tfjob/team-a/train
+    #[arg(value_name = "GROUP")]
     name: String,
     /// Its namespace; otherwise the current context's
     #[arg(short, long)]

@@ -20,16 +20,16 @@ pub use input::{Input, Located, Origin, Unreadable};
 use print::Printing;
 use schedule::{Plan, PlanOptions, plan};
 pub(crate) use schedule::{name_of, settle};
-use sublet_api::flags;
+use sublet_api::flags::{self, QueueRuleArgs};
 use sublet_model::Unit;
 use sublet_plan::Policy;
-use sublet_queue::{GroupFilter, GroupScore};
 
 use crate::answer::{BAD_INPUT, Format, print_notes, to_stdout};
 use crate::queue::{self, ScopeArgs};
 
 /// Arguments of `sublet plan`.
 #[derive(Debug, clap::Args)]
+#[command(group = QueueRuleArgs::need_queue())]
 #[command(after_help = "\
 EXAMPLES
   sublet plan -f cluster.yaml -f new-pods.yaml
@@ -94,13 +94,8 @@ pub struct Args {
     /// With --queue: scheduler for GPU pods that name none, as set for the controller
     #[arg(long, value_name = "NAME", requires = "queue")]
     assign_scheduler: Option<String>,
-    /// With --queue: keep groups waiting, as the controller
-    #[arg(long, value_name = "NAME", requires = "queue", value_parser = flags::group_filter())]
-    queue_filter: Vec<GroupFilter>,
-    /// With --queue: order of the groups of a quota
-    #[arg(long, default_value_t, value_name = "NAME", requires = "queue",
-          value_parser = flags::group_score())]
-    queue_score: GroupScore,
+    #[command(flatten)]
+    queue_rules: QueueRuleArgs,
     /// Show the annotations that each pod would get (JSON and YAML always have them)
     #[arg(long)]
     show_annotations: bool,
@@ -130,8 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
             memory_unit: args.memory_unit,
             assign_scheduler: args.assign_scheduler.clone(),
             policy: args.policy.clone(),
-            queue_filter: args.queue_filter.clone(),
-            queue_score: args.queue_score,
+            queue_rules: args.queue_rules.clone(),
         };
         return queue::planned(input, &scope, args.output)?.print();
     }

@@ -13,12 +13,14 @@ use sublet_api::group::{
     QueueSources, QueuedGroup, ShapeMemo, WholeSnapshot, job_kind, read_job, read_pod_group,
 };
 use sublet_api::object::Pod;
-use sublet_api::{ElasticQuota, QueueState, QuotaTotals, add_amounts, pod_uid};
-use sublet_model::{Time, Unit};
+use sublet_api::{
+    DisruptionBudget, ElasticQuota, QueueState, QuotaTotals, add_amounts, is_guarded, pod_uid,
+};
+use sublet_model::{Entry, Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
-    Amounts, Group, GroupScore, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules,
-    QueueSnapshot, QueueVictim, Slot, plan,
+    Amounts, Group, GroupId, GroupScore, QueueDecision, QueueHold, QueueMemo, QueueReason,
+    QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
 };
 
 use super::promised;
@@ -64,7 +66,12 @@ pub(crate) struct Standing {
 /// Present outcome of a group.
 pub(crate) enum Fate {
     /// All that must run has a place.
-    Runs,
+    Runs {
+        /// Reason why members beyond that wait.
+        more: Option<QueueReason>,
+        /// Number of its pods that go for another group, and the group.
+        goes: Option<(usize, GroupId)>,
+    },
     /// These members start, once the victims are gone.
     Starts {
         slots: Vec<Slot>,
@@ -80,6 +87,7 @@ struct Objects {
     pod_groups: Vec<PodGroupFacts>,
     jobs: Vec<JobFacts>,
     plans: Vec<GangPlan>,
+    budgets: Vec<DisruptionBudget>,
     classes: PriorityClasses,
     namespaces: NamespaceLabels,
 }
@@ -119,7 +127,8 @@ pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueFore
     let problems = state.gathered.problems.iter();
     let problems = problems.map(|GroupProblem { of, error }| format!("warning: {of}: {error}"));
     forecast.notes.extend(problems);
-    let decisions = decide(&mut cluster, &state, options);
+    let breaks = guards(&objects.budgets, &input.pods);
+    let decisions = decide(&mut cluster, &state, &breaks, options);
     forecast.show(&input.quotas, &state, &decisions);
     forecast.enter(state.gathered.groups, decisions, options.rules.score);
     forecast
@@ -200,6 +209,14 @@ impl Objects {
                 let plan = read.read().map_err(|error| (error.field, error.why))?;
                 self.plans.push(plan);
             }
+            "PodDisruptionBudget" => {
+                let read = DisruptionBudget::deserialize(object);
+                let mut budget = read.map_err(|error| ("spec".to_owned(), error.to_string()))?;
+                if budget.metadata.namespace.is_empty() {
+                    budget.metadata.namespace = "default".to_owned();
+                }
+                self.budgets.push(budget);
+            }
             "PriorityClass" => {
                 self.classes.enter(name, object).map_err(odd)?;
             }
@@ -236,10 +253,26 @@ impl Objects {
     }
 }
 
+/// Tells whether the eviction of these would break a budget, as the controller asks.
+fn guards<'a>(
+    budgets: &'a [DisruptionBudget],
+    pods: &'a [Located<Pod>],
+) -> impl Fn(&[&Entry]) -> bool + 'a {
+    let pods = pods.iter().map(|pod| &pod.object.metadata);
+    let labels: BTreeMap<&str, &BTreeMap<String, String>> =
+        pods.map(|meta| (&*meta.uid, &meta.labels)).collect();
+    move |entries| {
+        let of = |entry: &&'_ Entry| labels.get(entry.uid.as_str()).copied();
+        let pods = entries.iter().map(|entry| (&entry.pod, of(entry)));
+        is_guarded(&budgets.iter(), &pods.collect::<Vec<_>>())
+    }
+}
+
 /// Asks the queue's engine once.
 fn decide(
     cluster: &mut Cluster,
     state: &QueueState,
+    breaks: &dyn Fn(&[&Entry]) -> bool,
     options: &ForecastOptions,
 ) -> Vec<QueueDecision> {
     let groups = state.gathered.groups.iter();
@@ -253,7 +286,7 @@ fn decide(
             totals: &state.quotas.totals,
             groups: &groups,
             hold: None,
-            breaks: &|_| false,
+            breaks,
             rules: &options.rules,
             memo: &mut QueueMemo::default(),
         },
@@ -270,6 +303,7 @@ impl QueueForecast {
         score: GroupScore,
     ) {
         let mut fates: BTreeMap<Arc<str>, Fate> = BTreeMap::new();
+        let mut going: BTreeMap<GroupId, (usize, GroupId)> = BTreeMap::new();
         for decision in decisions {
             let (group, fate) = match decision {
                 QueueDecision::Admit { group, slots } => {
@@ -280,7 +314,13 @@ impl QueueForecast {
                     group,
                     slots,
                     victims,
-                } => (group, Fate::Starts { slots, victims }),
+                } => {
+                    for victim in &victims {
+                        let goes = going.entry(victim.group.clone());
+                        goes.or_insert_with(|| (0, group.clone())).0 += 1;
+                    }
+                    (group, Fate::Starts { slots, victims })
+                }
                 QueueDecision::Hold(hold) => {
                     self.held = Some(hold);
                     continue;
@@ -295,12 +335,17 @@ impl QueueForecast {
         self.groups = queued
             .into_iter()
             .map(|queued| {
-                let fate = fates.remove(queued.group.id.as_str());
-                let fate = fate.filter(|fate| match fate {
-                    Fate::Waits { .. } => queued.waits(),
-                    _ => true,
-                });
-                let fate = fate.unwrap_or(Fate::Runs);
+                let fate = match fates.remove(queued.group.id.as_str()) {
+                    Some(Fate::Waits { reason, .. }) if queued.group.satisfied => Fate::Runs {
+                        more: queued.waits().then_some(reason),
+                        goes: going.remove(&queued.group.id),
+                    },
+                    Some(fate) => fate,
+                    None => Fate::Runs {
+                        more: None,
+                        goes: going.remove(&queued.group.id),
+                    },
+                };
                 Standing { queued, fate }
             })
             .collect();

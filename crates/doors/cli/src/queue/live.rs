@@ -37,6 +37,11 @@ fn others() -> Vec<(String, &'static str, &'static str)> {
     let mut kinds = vec![
         ("v1".to_owned(), "Namespace", "namespaces"),
         ("sublet.dev/v1alpha1".to_owned(), "GangPlan", "gangplans"),
+        (
+            "policy/v1".to_owned(),
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+        ),
     ];
     for group in ["scheduling.sigs.k8s.io", "scheduling.x-k8s.io"] {
         kinds.push((format!("{group}/v1alpha1"), "ElasticQuota", "elasticquotas"));

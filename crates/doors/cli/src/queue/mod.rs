@@ -16,11 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use sublet_api::flags;
+use sublet_api::flags::{self, QueueRuleArgs};
 use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
-use sublet_queue::{GroupFilter, GroupScore, QueueRules};
 
 use crate::answer::{Answer, BAD_INPUT, Format};
 use crate::machine::{Machine, MachineArgs};
@@ -35,7 +34,7 @@ use print::{Printing, Shown};
 EXAMPLES
   sublet queue                       who waits on this machine, and for what
   sublet queue --cluster             quotas and groups of the cluster of this kubeconfig
-  kubectl get nodes,pods,namespaces,priorityclasses,jobs,podgroups,elasticquotas -A -o yaml |
+  kubectl get nodes,pods,pdb,namespaces,priorityclasses,jobs,podgroups,elasticquotas -A -o yaml |
       sublet queue -f -
   sublet queue --fake-gpu 2x16GiB    on a fake machine
   sublet queue -o json | jq '.waiting[] | {position, name, startsWhen}'
@@ -50,8 +49,9 @@ promised compute time. Several users share a line where root runs
 IN A CLUSTER (--cluster, or files with -f) it shows what each quota has, and every group of
 pods that starts together: those of Jobs and other kinds, of PodGroups and gangs, and single
 pods. What it says of them is what the queue's engine decides for these objects now: which
-start and where, and why the others wait. Room that is kept, back-off and disruption budgets
-are the controller's and are not looked at. Places of a GangPlan count as taken. Quotas with a
+start and where, and why the others wait, by the same flags as the controller was given. Room
+that is kept, back-off, and since when a min has had room are the controller's and are not looked
+at. Places of a GangPlan count as taken. Quotas with a
 tree-id have their tree behind their name, and share what that has. A quota whose parent is not
 there, or that is above itself, stands at the top, as the controller has it. Tables show amounts
 as kubectl does; in JSON and YAML they are whole numbers: CPU in thousandths of a core, all else
@@ -103,12 +103,8 @@ pub(crate) struct ScopeArgs {
     /// fgd=0.7,best-fit=0.3
     #[arg(long, default_value_t, value_name = "POLICY", value_parser = flags::policy())]
     pub(crate) policy: Policy,
-    /// Keep groups waiting, as the controller is told
-    #[arg(long, value_name = "NAME", value_parser = flags::group_filter())]
-    pub(crate) queue_filter: Vec<GroupFilter>,
-    /// Order of the groups of a quota, as the controller is told
-    #[arg(long, default_value_t, value_name = "NAME", value_parser = flags::group_score())]
-    pub(crate) queue_score: GroupScore,
+    #[command(flatten)]
+    pub(crate) queue_rules: QueueRuleArgs,
 }
 
 impl Args {
@@ -204,11 +200,7 @@ fn answer(
             unit: scope.memory_unit,
         },
         policy: scope.policy.clone(),
-        rules: QueueRules {
-            filters: scope.queue_filter.clone(),
-            score: scope.queue_score,
-            ..QueueRules::default()
-        },
+        rules: scope.queue_rules.rules(),
         now,
     };
     let forecast = forecast::forecast(input, &options);

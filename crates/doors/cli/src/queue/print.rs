@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 use sublet_model::{Grant, Time};
-use sublet_queue::{Slot, quantity};
+use sublet_queue::{QueueReason, Slot, quantity};
 
 use super::forecast::{Fate, QueueForecast, Standing};
 use crate::align::columns;
@@ -111,7 +111,7 @@ impl<'a> SlotJson<'a> {
         });
         let starting: &[Slot] = match &standing.fate {
             Fate::Starts { slots, .. } => slots,
-            Fate::Runs | Fate::Waits { .. } => &[],
+            Fate::Runs { .. } | Fate::Waits { .. } => &[],
         };
         running.chain(starting.iter().map(SlotJson::of)).collect()
     }
@@ -244,7 +244,7 @@ fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
     let group = &standing.queued.group;
     let (mut position, mut reason_label, mut victims) = (None, None, Vec::new());
     match &standing.fate {
-        Fate::Runs => {}
+        Fate::Runs { more, .. } => reason_label = more.as_ref().map(QueueReason::word),
         Fate::Waits {
             position: place,
             reason,
@@ -273,18 +273,30 @@ fn group_json(standing: &Standing, now: Time) -> GroupJson<'_> {
     }
 }
 
-/// Sentence about the next event of a group; `None` if it runs.
+/// Sentence about the next event of a group; `None` if it runs and stays, and nobody of it waits.
 fn reason(standing: &Standing) -> Option<String> {
+    let waits = |reason| standing.queued.waits_because(reason);
     match &standing.fate {
-        Fate::Runs => None,
-        Fate::Waits { reason, .. } => Some(reason.to_string()),
+        Fate::Runs {
+            goes: Some((pods, group)),
+            ..
+        } => {
+            let pods = if *pods == 1 {
+                "1 pod goes".to_owned()
+            } else {
+                format!("{pods} pods go")
+            };
+            Some(format!("it runs, and {pods} for {group}"))
+        }
+        Fate::Runs { more, .. } => more.as_ref().map(waits),
+        Fate::Waits { reason, .. } => Some(waits(reason)),
         Fate::Starts { slots, victims } => Some(starts(slots.len(), victims.len())),
     }
 }
 
 fn state(standing: &Standing) -> &'static str {
     match standing.fate {
-        Fate::Runs => "running",
+        Fate::Runs { .. } => "running",
         Fate::Starts { .. } => "starting",
         Fate::Waits { .. } => "waiting",
     }
@@ -308,7 +320,7 @@ fn counts(standing: &Standing) -> (u64, u64) {
 
 fn waited(standing: &Standing, now: Time) -> u64 {
     match standing.fate {
-        Fate::Runs => 0,
+        Fate::Runs { .. } => 0,
         _ => now.ms().saturating_sub(standing.queued.group.since.ms()),
     }
 }
@@ -379,7 +391,7 @@ fn group_table(shown: &[&Standing], now: Time) -> String {
         let (members, placed) = counts(standing);
         let position = match &standing.fate {
             Fate::Waits { position, .. } => position.to_string(),
-            Fate::Runs | Fate::Starts { .. } => "-".to_owned(),
+            Fate::Runs { .. } | Fate::Starts { .. } => "-".to_owned(),
         };
         let waited = match waited(standing, now) {
             0 => "-".to_owned(),

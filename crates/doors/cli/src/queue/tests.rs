@@ -5,10 +5,10 @@ mod as_in_a_cluster;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use sublet_api::flags::QueueRuleArgs;
 use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
-use sublet_queue::{GroupScore, QueueRules};
 
 use super::forecast::{ForecastOptions, forecast};
 use super::print::{Printing, Shown, answer};
@@ -32,7 +32,7 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
             unit: Unit::MiB,
         },
         policy: Policy::default(),
-        rules: QueueRules::default(),
+        rules: scope().queue_rules.rules(),
         now,
     };
     let forecast = forecast(input, &options);
@@ -53,8 +53,10 @@ fn scope() -> ScopeArgs {
         memory_unit: Unit::default(),
         assign_scheduler: None,
         policy: Policy::default(),
-        queue_filter: Vec::new(),
-        queue_score: GroupScore::default(),
+        queue_rules: QueueRuleArgs {
+            queue_profile: "koordinator".parse().unwrap(),
+            ..QueueRuleArgs::default()
+        },
     }
 }
 

@@ -140,7 +140,8 @@ impl Report {
         troubles: &BTreeMap<Arc<str>, QuotaTrouble>,
     ) {
         for Located { origin, object } in quotas {
-            let Some(QuotaTrouble { field, what }) = of_quota(troubles, &object.metadata) else {
+            let Some(QuotaTrouble { field, what, .. }) = of_quota(troubles, &object.metadata)
+            else {
                 continue;
             };
             let of = title(&object.metadata.name);
@@ -181,7 +182,12 @@ fn facts(input: &Input, report: &mut Report) -> Vec<QuotaFacts> {
                 let problem = "it is missing".to_owned();
                 report.unreadable.push(odd("metadata.name", problem));
             }
-            Ok(facts) => all.push(facts),
+            Ok(facts) => {
+                let trouble = facts.trouble();
+                let trouble = trouble.map(|trouble| odd(&trouble.field, trouble.what));
+                report.unreadable.extend(trouble);
+                all.push(facts);
+            }
             Err(error) => report
                 .unreadable
                 .push(odd(error.field(), error.to_string())),

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::ValueHint;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sublet_arbiter::admin::{Class, parse_amount, parse_compute};
-use sublet_model::parse_size;
+use sublet_model::{SliceLength, parse_size};
 
 use crate::machine::MachineArgs;
 
@@ -82,6 +82,10 @@ pub struct Args {
     #[arg(long, value_name = "CLASS", default_value = "guaranteed",
           value_parser = classes())]
     pub(super) class: Class,
+    /// Length of its turns while others wait, 1ms to 20ms: a shorter one comes sooner, and more
+    /// often. No shorter than the arbiter's --shortest-slice [default: 20ms]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_hint = ValueHint::Other)]
+    pub(super) slice: Option<SliceLength>,
     /// Number of GPUs
     #[arg(short, long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = gpus, value_hint = ValueHint::Other)]

@@ -1,6 +1,7 @@
 //! Our libraries as commands find them: inside the executable or beside it, copied to this user's
 //! run folder or cache. `sublet_arbiter::libraries` copies them; this module has the places,
-//! and advice for a failed copy.
+//! and advice for a failed copy. Root's come to the machine's cache before root's own: a program of
+//! root's job may become another user before it loads them, who cannot look into root's home.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,10 @@ use sublet_arbiter::libraries::{Carried, LibraryError, LibrarySource, Store};
 
 use crate::answer::Advised;
 use crate::machine::Machine;
+
+/// Folder of the machine's caches, in which root has the libraries where nothing can be loaded from
+/// its run folder.
+const ROOTS_CACHE: &str = "/var/cache";
 
 /// The interposer's files.
 pub(super) fn interposer(store: &Store) -> Result<Interposer, Advised> {
@@ -50,14 +55,17 @@ pub(crate) fn usual_store(
     let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     let cache = cache.filter(|cache| cache.is_absolute());
+    let is_root = rustix::process::geteuid().is_root();
+    let all_users = is_root.then(|| PathBuf::from(ROOTS_CACHE));
+    let caches: Vec<PathBuf> = all_users.into_iter().chain(cache).collect();
     let source = LibrarySource::of(&executable, carried);
-    Ok(store(source, machine.run_folder(), cache.as_deref()))
+    Ok(store(source, machine.run_folder(), &caches))
 }
 
-/// A store with the usual places. `cache` is the folder of the user's caches, if there is one.
-fn store(source: LibrarySource, run_folder: &Path, cache: Option<&Path>) -> Store {
+/// A store with the usual places. `caches` are the folders of caches, the best first.
+fn store(source: LibrarySource, run_folder: &Path, caches: &[PathBuf]) -> Store {
     let mut targets = vec![run_folder.join("libraries")];
-    targets.extend(cache.map(|cache| cache.join("sublet/libraries")));
+    targets.extend(caches.iter().map(|cache| cache.join("sublet/libraries")));
     Store::new(source, targets)
 }
 
@@ -70,7 +78,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let deps = base.path().join("debug/deps");
         let source = LibrarySource::of(&deps.join("sublet-1"), None);
-        let store = store(source, &base.path().join("run"), None);
+        let store = store(source, &base.path().join("run"), &[]);
         let text = crate::error_text(&interposer(&store).unwrap_err().into());
         let places = format!(
             "error: libsublet_cuda.so is in none of {}, {}, {}\nhint: it belongs beside",
@@ -93,9 +101,13 @@ mod tests {
         std::fs::write(&blocked, "").unwrap();
         let cache = base.path().join("cache");
         let source = LibrarySource::of(&bin.join("sublet"), None);
-        let found = interposer(&store(source.clone(), &blocked, Some(&cache)));
+        let found = interposer(&store(
+            source.clone(),
+            &blocked,
+            std::slice::from_ref(&cache),
+        ));
         assert!(found.unwrap().cuda.starts_with(&cache));
-        let error = interposer(&store(source, &blocked, None));
+        let error = interposer(&store(source, &blocked, &[]));
         let text = crate::error_text(&error.unwrap_err().into());
         assert!(
             text.starts_with("error: there is no folder for our libraries: "),

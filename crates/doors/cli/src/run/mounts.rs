@@ -114,6 +114,8 @@ impl Mounted {
             for file in [cuda, nvml] {
                 if let Some(folder) = file.parent() {
                     std::fs::create_dir_all(folder)?;
+                    // Whatever the mask of new files is: the command may become another user.
+                    std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
                 }
                 File::options().create(true).append(true).open(file)?;
             }

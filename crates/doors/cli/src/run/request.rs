@@ -116,6 +116,7 @@ fn submit(args: &Args) -> Submit {
         pinned_memory: args.pinned_memory.clone(),
         compute: args.compute.clone(),
         class: args.class,
+        slice: args.slice.map(|slice| slice.to_string()),
         gpus: args.gpus,
         cards: args.allowed_gpus.clone().map(|Cards(names)| names),
         wait: !args.no_wait,
@@ -164,10 +165,11 @@ mod tests {
         assert_eq!((plain.memory, plain.gpus, plain.wait), (None, 1, true));
         assert_eq!((plain.pinned_memory, plain.cards), (None, None));
         assert_eq!((plain.compute, plain.class), (None, Class::Guaranteed));
+        assert_eq!(plain.slice, None);
         let last = parse(&["--class", "opportunistic", "a"]).unwrap();
         assert_eq!(last.class, Class::Opportunistic);
         assert_eq!(plain.mode, Mode::Strict);
-        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --gpus 2 --allowed-gpus 1,GPU-ab --no-wait --priority -3 --name a-b --compat -- /usr/bin/x";
+        let words = "--memory 4g --pinned-memory 1GB --compute 30%..80% --slice 2ms --gpus 2 --allowed-gpus 1,GPU-ab --no-wait --priority -3 --name a-b --compat -- /usr/bin/x";
         let full = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
         let expected = Submit {
             name: "a-b".to_owned(),
@@ -175,6 +177,7 @@ mod tests {
             pinned_memory: Some("1024 MiB".to_owned()),
             compute: Some("30 %..80 %".to_owned()),
             class: Class::Guaranteed,
+            slice: Some("2ms".to_owned()),
             gpus: 2,
             cards: Some(vec!["1".to_owned(), "GPU-ab".to_owned()]),
             wait: false,
@@ -240,6 +243,14 @@ mod tests {
             refused(&["--compute", compute, "--", "a"], why);
         }
         refused(&["--class", "best", "--", "a"], "opportunistic");
+        for (slice, why) in [
+            ("2", "write `2ms`"),
+            ("0ms", "not between 1ms and 20ms"),
+            ("-2ms", "write `2ms`"),
+            ("50ms", "not between 1ms and 20ms"),
+        ] {
+            refused(&["--slice", slice, "--", "a"], why);
+        }
         refused(&["--fake-gpu", "nothing", "--", "a"], "2x16GiB");
         refused(&["--strict", "--compat", "--", "a"], "cannot be used with");
         refused(&["--name", "12", "--", "a"], "not a number");

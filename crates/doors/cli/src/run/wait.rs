@@ -240,6 +240,7 @@ mod tests {
             pinned_memory: None,
             compute: None,
             class: Class::Guaranteed,
+            slice: None,
             gpus: 1,
             cards: None,
             wait: true,

@@ -8,6 +8,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::Policy;
+use sublet_queue::QueueProfile;
 use sublet_sim::{DISCIPLINES, Discipline, ReplayError, TimedError};
 
 use super::load::Load;
@@ -73,7 +74,7 @@ pub(super) enum CpuOnlyPodsArg {
 
 /// Flags that go with some protocols: with which, and why not with the others.
 #[rustfmt::skip]
-const PICKY: [(&str, &[Protocol], &str); 12] = {
+const PICKY: [(&str, &[Protocol], &str); 15] = {
     use Protocol::{Inflation, Queue, Timed};
     [
         ("--load", &[Timed, Queue], "no pod leaves, so that no time passes"),
@@ -87,6 +88,9 @@ const PICKY: [(&str, &[Protocol], &str); 12] = {
         ("--discipline", &[Queue], "only a queue has it"),
         ("--quotas", &[Queue], "only a queue has it"),
         ("--interval", &[Queue], "only a queue has it"),
+        ("--queue-profile", &[Queue], "only a queue has it"),
+        ("--min-within", &[Queue], "only a queue has it"),
+        ("--checkpoint-every", &[Queue], "only a queue has it"),
         ("--cpu-only-pods stock", &[Inflation, Timed], "the queue places all pods"),
     ]
 };
@@ -118,8 +122,12 @@ With --protocol queue each row is a job. One of more GPUs than any node has is a
 large as the largest node and one for the rest, which start together. Each tenant has a quota.
 Only `sublet` evicts, for quotas that others have borrowed; an evicted job loses its work, and
 starts again from the beginning. A wait lasts until the start of the run in which the job ended.
-No discipline knows how long a job runs. All place by the same policy; the rules of other
-projects are implemented again here, and say so.
+No discipline but `easy` knows how long a job runs. All place by the same policy; the rules of
+other projects are implemented again here, and say so. Each quota is compared with a partition of
+its own: nodes for its min, rounded up to whole ones, on which its jobs start by backfill. The
+sharing incentive counts quotas with a min of 4 GPUs and more that wait on average no longer than
+there; the lag is GPU time that the partition had given by then, in time of the min. Slowdowns are
+bounded by a run time of 10 s (Feitelson).
 
 With --snapshot running pods stay where they are and count as arrived: with --arrive 130, they
 and new ones together ask for 130 % of the GPUs. Taints and node selectors close nodes to pods.
@@ -194,6 +202,17 @@ pub struct Args {
     /// at each arrival and each end [default: 300]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub(super) interval: Option<u64>,
+    /// With --protocol queue, profile of this queue
+    #[arg(long, value_name = "PROFILE", value_parser = flags::queue_profile())]
+    pub(super) queue_profile: Option<QueueProfile>,
+    /// With --protocol queue, seconds within which a job has its place that the min of its tenant
+    /// has room for, by the profiles that keep such a time [default: 3600]
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) min_within: Option<u64>,
+    /// With --protocol queue, jobs write a checkpoint each time so many seconds of their run have
+    /// passed, and lose no more if they are evicted
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) checkpoint_every: Option<u64>,
     /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
     #[arg(long, value_name = "SEEDS")]
     pub(super) seed: Option<Seeds>,
@@ -293,6 +312,9 @@ impl Args {
             "--discipline" => !self.discipline.is_empty(),
             "--quotas" => self.quotas.is_some(),
             "--interval" => self.interval.is_some(),
+            "--queue-profile" => self.queue_profile.is_some(),
+            "--min-within" => self.min_within.is_some(),
+            "--checkpoint-every" => self.checkpoint_every.is_some(),
             _ => self.cpu_only_pods == CpuOnlyPodsArg::Stock,
         }
     }

@@ -2,20 +2,22 @@
 //!
 //! `sublet_sim::replay` does the runs; this module starts them, and says what there is to show.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+mod view;
 
-use serde::Serialize;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
 use sublet_sim::{
-    DISCIPLINES, Discipline, Replay, ReplayOutcome, ReplayStep, SizeClass, WaitGroup, replay,
+    DISCIPLINES, Discipline, Replay, ReplayOutcome, ReplayStep, SizeClass, WaitGroup, mean, replay,
 };
 
+use self::view::QueueView;
 use super::args::{Args, BadRequest};
 use super::input::Input;
 use super::load::Load;
-use super::print::{self, Report, Waits, head, rounded, span, with_times};
+use super::print::{self, Report, Waits, head, span, with_times};
 use super::runs;
-use crate::align::{table, title};
+use crate::align::{columns, table, title};
 use crate::answer::Answer;
 
 /// Decisions are so many seconds apart, unless told otherwise. One decision of ours looks at all that
@@ -62,6 +64,9 @@ pub(super) fn answer(args: &Args, input: &Input) -> anyhow::Result<Answer> {
             quotas: input.quotas.as_deref(),
             load: args.load.map(|Load(millionths)| millionths),
             interval: interval(args),
+            profile: args.queue_profile.unwrap_or_default(),
+            min_within: args.min_within,
+            saves_every: args.checkpoint_every,
         };
         let mut seen = 0;
         Ok(replay(run, &mut |event| {
@@ -83,6 +88,8 @@ impl Report for QueueRuns<'_> {
         let runs = &self.runs[..];
         let mut text = self.head() + "\n";
         text += &self.totals();
+        text.push('\n');
+        text += &self.shares();
         text += "\nWaits: p50 / p90 / p99, until the start of the run in which a job ended.\n\n";
         let sizes: Vec<_> = runs.iter().map(|run| &run.outcome.sizes[..]).collect();
         text += &waits(runs, &["gpus", "jobs"], &sizes, |of| {
@@ -93,6 +100,11 @@ impl Report for QueueRuns<'_> {
         text += &waits(runs, &["quota", "minGpus", "jobs"], &tenants, |of| {
             vec![of.of.to_string(), (of.min_milli / 1000).to_string()]
         });
+        text += "\nA partition is what a quota would have alone: nodes for its min, rounded up to \
+                 whole ones,\non which its jobs start by backfill. Mean waits of the jobs that fit \
+                 there, and the largest lag\nbehind the GPU time that the partition had given by then, \
+                 in hours of the min.\n\n";
+        text += &self.beside();
         text.push('\n');
         text.extend(runs.iter().map(why));
         for run in runs {
@@ -104,30 +116,12 @@ impl Report for QueueRuns<'_> {
     fn views(&self) -> Vec<QueueView> {
         let policies: Vec<String> = self.args.policy.iter().map(ToString::to_string).collect();
         let view = |run: &Run<'_>| {
-            let ReplayOutcome {
-                useful_percent,
-                lost_percent,
-                ..
-            } = run.outcome;
-            QueueView {
-                discipline: run.planned.name(),
-                about: run.planned.about(),
-                protocol: "queue",
-                policy: policies.join(" "),
-                interval_seconds: interval(self.args),
-                jobs: self.input.pods.rows.len(),
-                ended: run.outcome.ended,
-                impossible: run.outcome.impossible.0,
-                allocated_percent: rounded(useful_percent + lost_percent),
-                lost_percent: rounded(lost_percent),
-                evictions: run.outcome.evictions,
-                lost_work_gpu_hours: rounded(run.outcome.lost_hours),
-                makespan_seconds: run.outcome.makespan,
-                wait_by_size: run.outcome.sizes.iter().map(of_size).collect(),
-                wait_by_quota: run.outcome.tenants.iter().map(of_quota).collect(),
-                gangs_waited_seconds: run.outcome.gangs_waited_for.clone(),
-                cpu_seconds: (!self.args.no_timing).then_some(run.cpu.as_secs_f64()),
-            }
+            let mut view = QueueView::of(*run.planned, &run.outcome);
+            view.policy = policies.join(" ");
+            view.interval_seconds = interval(self.args);
+            view.jobs = self.input.pods.rows.len();
+            view.cpu_seconds = (!self.args.no_timing).then_some(run.cpu.as_secs_f64());
+            view
         };
         self.runs.iter().map(view).collect()
     }
@@ -186,7 +180,8 @@ impl QueueRuns<'_> {
         let _ = writeln!(
             text,
             "\nThe min of each quota {quotas}. The queue decides {when}.\n\
-             An evicted job loses its work and waits again. No rule knows how long a job will run."
+             An evicted job loses its work and waits again. No rule but `easy` knows how long a job will \
+             run."
         );
         // The same for all of them.
         let impossible = runs.first().map(|run| &run.outcome.impossible);
@@ -194,6 +189,15 @@ impl QueueRuns<'_> {
             let _ = writeln!(
                 text,
                 "{count} jobs could not start even if nothing ran, and are left out (the first: {first})."
+            );
+        }
+        let apart = runs.iter().find(|run| run.outcome.too_large > 0);
+        if let Some(run) = apart {
+            let _ = writeln!(
+                text,
+                "{}: {} jobs never start there: their quota has no min, or a partition that is smaller.",
+                run.planned.name(),
+                run.outcome.too_large
             );
         }
         text
@@ -204,6 +208,7 @@ impl QueueRuns<'_> {
             "discipline",
             "ended",
             "allocatedPercent",
+            "usefulPercent",
             "lostPercent",
             "evictions",
             "lostWorkGpuHours",
@@ -216,6 +221,7 @@ impl QueueRuns<'_> {
                 run.planned.name().to_owned(),
                 outcome.ended.to_string(),
                 format!("{:.2} %", outcome.useful_percent + outcome.lost_percent),
+                format!("{:.2} %", outcome.useful_percent),
                 format!("{:.2} %", outcome.lost_percent),
                 outcome.evictions.to_string(),
                 format!("{:.0} GPU h", outcome.lost_hours),
@@ -225,6 +231,79 @@ impl QueueRuns<'_> {
         };
         with_times(self.args, &keys, self.runs.iter().map(row).collect())
     }
+
+    /// Figures of jobs and quotas, by discipline.
+    fn shares(&self) -> String {
+        let keys = [
+            "discipline",
+            "meanWaitSeconds",
+            "meanBoundedSlowdown",
+            "sharingIncentive",
+            "largestLagSeconds",
+            "largestLagQuota",
+            "largestWaitWithinMinSeconds",
+        ];
+        let row = |run: &Run<'_>| {
+            let outcome = &run.outcome;
+            let (no_worse, of) = outcome.sharing_incentive();
+            let lag = outcome.largest_lag();
+            vec![
+                run.planned.name().to_owned(),
+                about(outcome.mean_wait),
+                format!("{:.1}", outcome.bounded_slowdown),
+                format!("{no_worse} of {of}"),
+                lag.map_or("-".to_owned(), |(_, seconds)| hours(seconds)),
+                lag.map_or("-".to_owned(), |(name, _)| name.to_string()),
+                outcome.largest_wait_within_min.map_or("-".to_owned(), span),
+            ]
+        };
+        let rows: Vec<_> = self.runs.iter().map(row).collect();
+        columns(&keys, &rows)
+    }
+
+    /// Each quota on a partition of its own, and beside it by each discipline.
+    fn beside(&self) -> String {
+        let keys = ["quota", "partition.gpus", "partition.jobs"];
+        let keys = keys.map(title).into_iter();
+        let partition = ["meanWaitSeconds", "p90WaitSeconds"];
+        let partition = partition.map(|key| title(&format!("partition.{key}")));
+        let names = self.runs.iter().map(|run| run.planned.name().to_owned());
+        let heading: Vec<String> = keys.chain(partition).chain(names).collect();
+        let heading: Vec<&str> = heading.iter().map(String::as_str).collect();
+        let Some(first) = self.runs.first() else {
+            return String::new();
+        };
+        let row = |(at, group): (usize, &WaitGroup<Arc<str>>)| {
+            let alone = group.alone.as_ref()?;
+            let mut row = vec![
+                group.of.to_string(),
+                alone.gpus.to_string(),
+                alone.waits.len().to_string(),
+                mean(&alone.waits).map_or("-".to_owned(), about),
+                Waits::of(&alone.waits).map_or("-".to_owned(), |waits| span(waits.p90)),
+            ];
+            row.extend(self.runs.iter().map(|run| {
+                let here = run.outcome.tenants[at].alone.as_ref();
+                here.map_or("-".to_owned(), |here| {
+                    let wait = mean(&here.here).map_or("-".to_owned(), about);
+                    format!("{wait} / {}", hours(here.lag_seconds))
+                })
+            }));
+            Some(row)
+        };
+        let rows = first.outcome.tenants.iter().enumerate();
+        let rows: Vec<_> = rows.filter_map(row).collect();
+        table(&heading, &rows)
+    }
+}
+
+/// A mean span of time.
+fn about(seconds: f64) -> String {
+    span(seconds.round() as u64)
+}
+
+fn hours(seconds: u64) -> String {
+    format!("{:.1} h", seconds as f64 / 3600.0)
 }
 
 /// Reasons why gangs waited, if the discipline says so, and the number of evicted gangs.
@@ -279,63 +358,4 @@ fn cell<T>(group: Option<&WaitGroup<T>>) -> String {
         let Waits { p50, p90, p99, .. } = waits;
         format!("{} / {} / {}", span(p50), span(p90), span(p99))
     })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct QueueView {
-    discipline: &'static str,
-    about: &'static str,
-    protocol: &'static str,
-    policy: String,
-    interval_seconds: u64,
-    jobs: usize,
-    ended: usize,
-    impossible: u32,
-    allocated_percent: f64,
-    lost_percent: f64,
-    evictions: u64,
-    lost_work_gpu_hours: f64,
-    makespan_seconds: u64,
-    wait_by_size: Vec<GroupView>,
-    wait_by_quota: Vec<GroupView>,
-    gangs_waited_seconds: BTreeMap<&'static str, u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu_seconds: Option<f64>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct GroupView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gpus: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quota: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min_gpus: Option<u64>,
-    jobs: usize,
-    evictions: u64,
-    wait_seconds: Option<Waits>,
-}
-
-fn of_size(group: &WaitGroup<SizeClass>) -> GroupView {
-    GroupView {
-        gpus: Some(group.of.words()),
-        quota: None,
-        min_gpus: None,
-        jobs: group.jobs,
-        evictions: group.evictions,
-        wait_seconds: Waits::of(&group.waits),
-    }
-}
-
-fn of_quota(group: &WaitGroup<std::sync::Arc<str>>) -> GroupView {
-    GroupView {
-        gpus: None,
-        quota: Some(group.of.to_string()),
-        min_gpus: Some(group.min_milli / 1000),
-        jobs: group.jobs,
-        evictions: group.evictions,
-        wait_seconds: Waits::of(&group.waits),
-    }
 }

@@ -31,6 +31,8 @@ EXAMPLES
 
 Without a terminal, and for programs (-o json, -o yaml), it prints once. NO_COLOR is heeded.
 It starts nothing. Where no arbiter runs that this user may ask, it reads the driver.
+A GPU's `contextMiB` and `packing` are then left out of its JSON, as where an arbiter could not
+measure them.
 
 EXIT CODES
   0  printed, or ended by the user

@@ -249,7 +249,9 @@ impl Kind {
             "ElasticQuota" => Kind::Quota,
             "ResourceQuota" => Kind::Limits,
             name if is_workload(name) => Kind::Workload,
-            "PodGroup" | "GangPlan" | "PriorityClass" | "Namespace" => Kind::Queued,
+            "PodGroup" | "GangPlan" | "PriorityClass" | "Namespace" | "PodDisruptionBudget" => {
+                Kind::Queued
+            }
             name if is_job(name) => Kind::Queued,
             _ => Kind::Other,
         }

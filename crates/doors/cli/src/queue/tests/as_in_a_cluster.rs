@@ -192,3 +192,185 @@ fn a_kubeconfig_without_a_cluster_says_what_to_type() {
         assert!(answer.notes[1].contains(&typed), "{:?}", answer.notes);
     }
 }
+
+/// A pod of a Job that queued: on the node, or held back.
+fn member(name: &str, is_bound: bool) -> String {
+    let (slot, place) = match is_bound {
+        true => (
+            ", annotations: {sublet.dev/slot: '{}', sublet.dev/allocation: '[{\"container\": \"c\", \
+             \"index\": 0, \"memoryMiB\": 0}]'}",
+            "nodeName: node-1",
+        ),
+        false => ("", "schedulingGates: [{name: sublet.dev/queue}]"),
+    };
+    format!(
+        "---\nkind: Pod\nmetadata: {{name: {name}, namespace: team, uid: {name}, labels: {{app: x}}, ownerReferences: \
+         [{{apiVersion: batch/v1, kind: Job, name: g, uid: g, controller: true}}]{slot}}}\nspec: \
+         {{{place}, schedulerName: ours, containers: [{{name: c, resources: {{limits: \
+         {{nvidia.com/gpu: 1}}}}}}]}}\n"
+    )
+}
+
+/// A gang that has lost members runs, and says so in the words of its event; who waits for a start comes
+/// first in the line.
+#[test]
+fn a_gang_that_lost_members_runs_and_stands_in_no_line() {
+    let pods: String = (0..8).map(|at| member(&format!("g{at}"), at < 6)).collect();
+    let all = [
+        NODE,
+        &quota("team", 6, 16),
+        &quota("other", 2, 16),
+        &job("g", 8, "").replace("suspend: true", "suspend: false"),
+        &pods,
+        &job("h", 3, "").replace("T10:", "T11:"),
+        &job("k", 2, "").replace("name: team}", "name: other}"),
+    ];
+    let answer = asked(&all.concat(), Format::Json, None);
+    let (ran, waits) = (
+        of_group(&answer, "job/team/g"),
+        of_group(&answer, "job/team/h"),
+    );
+    assert_eq!(
+        (&ran["state"], &ran["placed"]),
+        (&"running".into(), &6.into())
+    );
+    assert!(ran["position"].is_null() && ran["waitedMs"] == 0, "{ran}");
+    let reason = ran["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("it runs, and more of it wait: "),
+        "{reason}"
+    );
+    assert_eq!(ran["reasonLabel"], "OverQuota");
+    assert_eq!(
+        (&waits["state"], &waits["position"]),
+        (&"waiting".into(), &1.into())
+    );
+}
+
+/// As the controller, paper breaks no disruption budget; and who would go runs until then.
+#[test]
+fn a_budget_on_paper_guards_as_in_the_cluster() {
+    let pods: String = (0..8).map(|at| member(&format!("g{at}"), true)).collect();
+    let all = [
+        NODE,
+        &quota("team", 8, 16),
+        &quota("other", 0, 16),
+        &job("g", 8, "")
+            .replace("suspend: true", "suspend: false")
+            .replace("name: team}", "name: other}"),
+        &pods,
+        &job("c", 4, ""),
+    ];
+    let free = asked(&all.concat(), Format::Json, None);
+    let claimant = of_group(&free, "job/team/c");
+    assert_eq!(claimant["state"], "starting", "{}", free.text);
+    assert_eq!(claimant["victims"].as_array().unwrap().len(), 8);
+    let victim = of_group(&free, "job/team/g");
+    assert_eq!(
+        (&victim["state"], &victim["reason"]),
+        (
+            &"running".into(),
+            &"it runs, and 8 pods go for job/team/c".into()
+        )
+    );
+
+    let budget = "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b, namespace: \
+                  team}\nspec: {selector: {matchLabels: {app: x}}}\nstatus: {disruptionsAllowed: 7}\n";
+    let guarded = asked(&[&all.concat(), budget].concat(), Format::Json, None);
+    let claimant = of_group(&guarded, "job/team/c");
+    assert_eq!(claimant["reasonLabel"], "Guarded", "{}", guarded.text);
+    assert_eq!(of_group(&guarded, "job/team/g")["state"], "running");
+    let budget = budget.replace("Allowed: 7", "Allowed: 8");
+    let allowed = asked(&[&all.concat(), &*budget].concat(), Format::Json, None);
+    assert_eq!(of_group(&allowed, "job/team/c")["state"], "starting");
+}
+
+/// Only the field is lost.
+#[test]
+fn a_time_of_a_minimum_that_is_none_is_told_and_the_quota_counts() {
+    let odd = quota("team", 4, 16).replace(
+        "namespace: kube-system",
+        "namespace: kube-system, annotations: {sublet.dev/min-within: soon}",
+    );
+    let all = [NODE, &odd, &job("g", 6, "")].concat();
+    for answer in [
+        asked(&all, Format::Json, None),
+        planned_by_queue(&all, Format::Json),
+    ] {
+        assert_eq!(answer.code, NOT_DONE);
+        let told = "ElasticQuota team, field `metadata.annotations[sublet.dev/min-within]`: \"soon\": it \
+                    is no duration such as `0s`, `1h` or `24h`; the site's counts";
+        assert!(
+            answer.notes.len() == 1 && answer.notes[0].ends_with(told),
+            "{:?}",
+            answer.notes
+        );
+        assert_eq!(of_group(&answer, "job/team/g")["state"], "starting");
+    }
+}
+
+/// A pod with a card of a node, or one that waits for so many.
+fn lone(name: &str, quota: &str, place: Result<(&str, usize), u32>) -> String {
+    let (notes, node, cards) = match place {
+        Ok((node, card)) => (
+            format!(
+                "sublet.dev/slot: '{{}}', sublet.dev/allocation: '[{{\"container\": \"c\", \"index\": {card}, \
+                 \"memoryMiB\": 0}}]'"
+            ),
+            format!("nodeName: {node}"),
+            1,
+        ),
+        Err(cards) => (String::new(), "priority: 0".to_owned(), cards),
+    };
+    format!(
+        "---\nkind: Pod\nmetadata: {{name: {name}, namespace: team, uid: {name}, creationTimestamp: \
+         '2026-11-25T10:00:00Z', labels: {{quota.scheduling.koordinator.sh/name: {quota}}}, annotations: \
+         {{{notes}}}}}\nspec: {{{node}, schedulerName: ours, containers: [{{name: c, resources: {{limits: \
+         {{nvidia.com/gpu: {cards}}}}}}}]}}\nstatus: {{startTime: '2026-11-25T10:00:00Z'}}\n"
+    )
+}
+
+/// Paper decides by the profile that the controller is told, and by its times.
+#[test]
+fn a_profile_on_paper_chooses_as_in_the_cluster() {
+    let small = NODE
+        .replace("name: node-1, uid: n1", "name: node-2, uid: n2")
+        .replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 4");
+    // By their names those of both nodes come by turns.
+    let borrow = |node: &'static str, count: usize| {
+        let name = move |at: usize| format!("p{}-{node}-{at}", at * 4 / count);
+        (0..count).map(move |at| lone(&name(at), "bor", Ok((node, at))))
+    };
+    let all = [
+        NODE,
+        &small,
+        &quota("own", 8, 12),
+        &quota("bor", 4, 12),
+        &borrow("node-1", 8).collect::<String>(),
+        &borrow("node-2", 4).collect::<String>(),
+        &lone("claimant", "own", Err(4)),
+    ];
+    let all = all.concat();
+    for (profile, within, victims) in [
+        ("koordinator", None, None),
+        ("fair", Some(0), Some(4)),
+        ("strict", Some(0), Some(4)),
+        // Before its time too much would be lost.
+        ("fair", Some(u64::MAX), None),
+    ] {
+        let mut input = Input::default();
+        input.read("f", &all);
+        let scope = ScopeArgs {
+            queue_rules: QueueRuleArgs {
+                queue_profile: profile.parse().unwrap(),
+                queue_min_within: within,
+                ..QueueRuleArgs::default()
+            },
+            ..scope()
+        };
+        let answer = planned(input, &scope, Format::Json).unwrap();
+        let claimant = of_group(&answer, "pod/team/claimant");
+        let found = claimant["victims"].as_array().map(Vec::len);
+        assert_eq!(found.filter(|n| *n > 0), victims, "{profile}: {claimant}");
+    }
+}
