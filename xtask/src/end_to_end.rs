@@ -105,7 +105,7 @@ pub(crate) fn run(
             let ended = unit.run(&mut command)?;
             if !ended.passed {
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.extend(unit.modules);
+                failed.push((unit.modules.join(", "), reasons(&ended.text)));
             }
             let mut skipped = skipped.lock().unwrap_or_else(PoisonError::into_inner);
             skipped.extend(without_reason(&ended.text, lacking));
@@ -122,12 +122,7 @@ pub(crate) fn run(
             })
     })?;
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let [first, ..] = &failed[..] {
-        bail!(
-            "failed: {}; to run one again: cargo xtask test -- {first}::",
-            failed.join(", ")
-        );
-    }
+    all_passed(&failed)?;
     let skipped = skipped.into_inner().unwrap_or_else(PoisonError::into_inner);
     ensure!(
         skipped.is_empty(),
@@ -135,6 +130,50 @@ pub(crate) fn run(
         skipped.join("\n  ")
     );
     Ok(())
+}
+
+/// Names what failed, and why: once more, for a log that is cut keeps its end.
+fn all_passed(failed: &[(String, Vec<String>)]) -> Result<()> {
+    let Some((first, _)) = failed.first() else {
+        return Ok(());
+    };
+    let (names, why): (Vec<&str>, Vec<String>) = failed
+        .iter()
+        .map(|(name, why)| (name.as_str(), why.join("\n")))
+        .unzip();
+    let first = first.split(", ").next().unwrap_or_default();
+    bail!(
+        "{}\nfailed: {}; to run one again: cargo xtask test -- {first}::",
+        why.join("\n"),
+        names.join(", ")
+    )
+}
+
+/// Characters that are shown of a line of a reason.
+const SHOWN: usize = 300;
+
+/// The first two lines of each error and panic, with the test that it ended.
+fn reasons(text: &str) -> Vec<String> {
+    let mut test = "";
+    let mut reasons = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some((name, _)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            test = name;
+        }
+        if line.contains("Error: ")
+            || line.contains("' panicked at ")
+            || line.contains(") panicked at ")
+        {
+            let cut = |line: &str| line.chars().take(SHOWN).collect::<String>();
+            let next = lines.next().unwrap_or_default();
+            reasons.push(format!("{test}: {}\n    {}", cut(line), cut(next)));
+        }
+    }
+    reasons
 }
 
 /// The lines by which tests skipped themselves for want of something that is not lacking.
@@ -233,6 +272,8 @@ impl Unit {
         // One file for both streams keeps their order.
         let mut said = tempfile::tempfile().context("open a temporary file")?;
         let status = command
+            // The text of an error says where it was; a backtrace of each hides it.
+            .env("RUST_LIB_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(said.try_clone()?)
             .stderr(said.try_clone()?)
@@ -265,6 +306,17 @@ mod tests {
         assert_eq!(without_reason(text, &lacking), ["skipped: it is late"]);
         assert_eq!(without_reason(text, &[]).len(), 2);
         assert!(without_reason("test a ... ok", &[]).is_empty());
+    }
+
+    #[test]
+    fn a_failed_test_is_named_with_the_beginning_of_its_error() {
+        let text = "test a::b ... ok\ntest a::c ... 4 s\nError: the pod is Failed: \"full\"\n\nCaused \
+                    by:\nFAILED\ntest a::d ... \nthread 'a::d' (7) panicked at x.rs:1:2:\nleft is 3\n";
+        let why = reasons(text);
+        assert_eq!(why.len(), 2, "{why:?}");
+        assert!(why[0].starts_with("a::c: Error: the pod is Failed"));
+        assert!(why[1].starts_with("a::d: ") && why[1].ends_with("left is 3"));
+        assert!(reasons("test a ... ok\n").is_empty());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal, stderr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Announces a step.
@@ -18,6 +19,22 @@ pub(crate) fn time(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds => format!("{} min {} s", seconds / 60, seconds % 60),
+    }
+}
+
+/// Says how much space the file system of a folder has. A full disk fails a run in ways that do not
+/// name it, so less than what a run `needs` is a warning.
+pub(crate) fn tell_free_space(folder: &Path, needs_gib: u64) {
+    let free = match rustix::fs::statvfs(folder) {
+        Ok(all) => (all.f_bavail * all.f_frsize) >> 20,
+        Err(error) => return eprintln!("disk of this repository: unknown: {error}"),
+    };
+    eprintln!("disk of this repository: {free} MiB free");
+    if free < needs_gib << 10 {
+        eprintln!(
+            "warning: this run needs up to {needs_gib} GiB, and fails where the disk is full; \
+             `target/debug/incremental` is the first that can go"
+        );
     }
 }
 

@@ -58,6 +58,8 @@ EXPORT result cuStreamIsCapturing(uint64_t stream, int *status) { (void)stream; 
 EXPORT result cuEventCreate(uint64_t *event, unsigned flags) { (void)flags; *event = 0x3000; return 0; }
 EXPORT result cuEventDestroy_v2(uint64_t event) { (void)event; return 0; }
 EXPORT result cuEventRecord(uint64_t event, uint64_t stream) { (void)event; (void)stream; return 0; }
+EXPORT result cuEventQuery(uint64_t event) { (void)event; return 0; }
+EXPORT result cuEventElapsedTime(float *ms, uint64_t from, uint64_t to) { (void)from; (void)to; *ms = 0; return 0; }
 
 EXPORT result cuModuleLoadData(uint64_t *module, const void *image) { (void)image; *module = 0x4000; return 0; }
 EXPORT result cuModuleUnload(uint64_t module) { (void)module; return 0; }

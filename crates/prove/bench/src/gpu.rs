@@ -25,7 +25,7 @@ use self::arguments::Figure;
 use self::card::Card;
 use self::findings::Findings;
 use crate::machine;
-use crate::stage::Stage;
+use crate::stage::{Stage, Stages};
 
 /// Measures and prints.
 ///
@@ -33,8 +33,8 @@ use crate::stage::Stage;
 /// There is no card; or something could not be measured. A target that is missed is no error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let bin = Stage::bin_dir(arguments.bin_dir.as_deref())?;
-    let stage = Stage::new(&bin, arguments.fake_gpu.as_deref())?;
-    let card = Card::find(&stage)?;
+    let stages = Stages::new(&bin, arguments.fake_gpu.as_deref());
+    let card = Card::find(&stages.open()?)?;
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     for figure in Figure::value_variants() {
         if !arguments.only.is_empty() && !arguments.only.contains(figure) {
@@ -44,13 +44,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         head(arguments, *figure, &card, &repository, &mut findings);
         match figure {
             Figure::Isolation => {
+                let stage = stages.open()?;
                 loops::measure(&stage, arguments.call_seconds(), &mut findings)?;
                 torch::measure(&stage, &card, arguments, &mut findings)?;
                 limit::measure(&stage, &card, arguments, &mut findings)?;
                 overshoot::measure(&stage, &mut findings)?;
             }
             Figure::Sharing => {
-                sharing::measure(&stage, &card, arguments, &mut findings)?;
+                sharing::measure(&stages, &card, arguments, &mut findings)?;
             }
         }
         let name = figure.bench().page;

@@ -82,6 +82,21 @@ mod tests {
     const NOT_A_BENCH: [&str; 2] = ["noop", "empty-webhook"];
 
     #[test]
+    fn each_figure_of_shares_is_measured_on_a_real_card_too() {
+        let command = Command::command();
+        let figures = |bench, option| {
+            let arguments = command.find_subcommand(bench)?.get_arguments();
+            let mut options = arguments.filter(|one| one.get_long() == Some(option));
+            let names = options.next()?.get_possible_values();
+            let names = names.iter().map(|name| name.get_name().to_owned());
+            Some(names.collect::<Vec<String>>())
+        };
+        let fake = figures("shares", "only");
+        assert!(fake.as_ref().is_some_and(|figures| figures.len() > 1));
+        assert_eq!(figures("gpu", "shares"), fake);
+    }
+
+    #[test]
     fn every_benchmark_says_which_crates_it_measures() {
         let command = Command::command();
         let names = command.get_subcommands().map(clap::Command::get_name);

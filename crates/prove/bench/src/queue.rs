@@ -1,16 +1,20 @@
 //! `sublet-bench queue`: what the job queue costs.
 //!
-//! Four parts: the pure engine (engine, with its cluster of memory); admissions on the real API
-//! server beside Kueue's (api, on the shape of work, with account for what it cost); suspended Jobs
-//! with the stock Job controller (jobs); gangs from end to end (gangs).
+//! Five parts: the pure engine (engine, with its cluster of memory); releases on the real API server
+//! beside Kueue's (api, on the shape of work, with account for what it cost); suspended Jobs with the
+//! stock Job controller (jobs); thousands that wait (waiting); gangs from end to end (gangs). bare is
+//! the loop that stands beside ours, releases the referee.
 
 mod account;
 mod api;
+mod bare;
 mod cluster;
 mod engine;
 mod gangs;
 mod jobs;
+mod releases;
 mod shape;
+mod waiting;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -31,27 +35,29 @@ use crate::scheduler::sublet;
 enum Part {
     /// The pure engine: no API server
     Engine,
-    /// Admissions on the real API server, beside Kueue
+    /// Releases of suspended Jobs on the real API server, beside Kueue
     Api,
     /// Suspended Jobs with the stock Job controller
     Jobs,
+    /// Thousands of suspended Jobs that wait
+    Waiting,
     /// Gangs from end to end, with KWOK
     Kwok,
 }
 
 /// Measure the job queue: its decisions alone, and on a real API server beside Kueue.
 ///
-/// Prints Markdown. All of it about 15 minutes: engine 2, api 7, jobs 1, kwok 4. Kueue is built
-/// from its Go module the first time (3 to 8 minutes more).
+/// Prints Markdown. All of it about 25 minutes: engine 2, api 11, jobs 1, waiting 6, kwok 4. Kueue is
+/// built from its Go module the first time (3 to 8 minutes more).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask bench queue --write                everything, kept in docs/benchmarks/queue.md
   cargo xtask bench queue --only engine          without a cluster
   cargo xtask bench queue --only api --fraction 1
-                                                 all 15,000 workloads of Kueue's test (45 min)
+                                                 all 15,000 workloads of Kueue's test (an hour)
   cargo xtask bench queue --only api --shape my.yaml
-                                                 other work, in the form of Kueue's generator")]
+                                                 other work, in the form of Kueue's test")]
 pub(crate) struct Arguments {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
@@ -68,7 +74,7 @@ pub(crate) struct Arguments {
     /// engine: ticks, each after one event
     #[arg(long, default_value_t = 1_000)]
     ticks: usize,
-    /// api: what work comes, in the form that Kueue's generator reads [default: that of Kueue's own
+    /// api: what work comes, in the form of Kueue's performance test [default: that of Kueue's own
     /// performance test]
     #[arg(long, value_name = "FILE")]
     shape: Option<PathBuf>,
@@ -78,6 +84,9 @@ pub(crate) struct Arguments {
     /// jobs: how many
     #[arg(long, default_value_t = 1_000)]
     jobs: usize,
+    /// waiting: how many
+    #[arg(long, default_value_t = 5_000, value_name = "JOBS")]
+    waiting: usize,
     /// kwok: sizes of the cluster, growing
     #[arg(long, value_delimiter = ',', default_values_t = [100, 500], value_name = "NODES")]
     played: Vec<usize>,
@@ -109,6 +118,10 @@ impl Arguments {
             "--jobs must be 2 to 20000"
         );
         ensure!(
+            (100..=20_000).contains(&self.waiting),
+            "--waiting must be 100 to 20000"
+        );
+        ensure!(
             self.played.is_sorted() && self.played.first().is_some_and(|nodes| *nodes > 0),
             "--played must grow: nodes are added to those that are there"
         );
@@ -134,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "Written by `cargo xtask bench queue --write`. Compare ratios, not absolute figures: peers \
          and bounds were measured in the same run.",
     );
-    let on_cluster = [Part::Api, Part::Jobs, Part::Kwok]
+    let on_cluster = [Part::Api, Part::Jobs, Part::Waiting, Part::Kwok]
         .iter()
         .any(|part| arguments.wants(*part));
     match on_cluster {
@@ -185,12 +198,18 @@ fn on_clusters(arguments: &Arguments, repository: &Path, report: &mut Report) ->
         repository,
     };
     if let Some(kueue) = &kueue {
-        let file = arguments.shape.clone().unwrap_or_else(|| kueue.shape());
+        let file = arguments
+            .shape
+            .clone()
+            .unwrap_or_else(|| kueue.shape.clone());
         let shape = WorkShape::read(&file, arguments.fraction)?;
         api::measure(&stand, kueue, &shape, report)?;
     }
     if arguments.wants(Part::Jobs) {
         jobs::measure(&stand, arguments.jobs, report)?;
+    }
+    if arguments.wants(Part::Waiting) {
+        waiting::measure(&stand, arguments.waiting, report)?;
     }
     if arguments.wants(Part::Kwok) {
         let (played, gangs) = (&arguments.played, &arguments.gangs);

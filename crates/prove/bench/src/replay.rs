@@ -1,37 +1,41 @@
-//! `sublet-bench replay`: Microsoft's Philly jobs, whole, through the queue and through the rules of
-//! others, by the command that users run.
+//! `sublet-bench replay`: jobs of tenants through the queue and through the rules of others, by the
+//! command that users run: Microsoft's Philly jobs, whole, and traces on which nothing was tuned.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod call;
+mod lists;
+mod tables;
+mod targets;
 
-use anyhow::{Context, Result, ensure};
-use flate2::read::GzDecoder;
-use serde::Deserialize;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
 use sublet_testbed::bench;
 
+use self::call::{Run, Setting};
+use self::lists::unpacked;
 use crate::machine;
-use crate::report::{Report, Verdict};
+use crate::report::Report;
 
-/// The discipline that must do no worse than the others.
-const OURS: &str = "sublet";
+/// Loads of the traces that are no list of a cluster's own jobs: below, near and at what it can do.
+const UNTUNED_LOADS: [&str; 2] = ["0.9", "1.0"];
 
-/// The word for jobs that need several nodes.
-const GANGS: &str = "gangs";
+/// Seeds by which openb's jobs get tenants.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
-/// Replay Philly's jobs through the queue and through the rules of others.
+/// Replay jobs of traces through the queue and through the rules of others.
 ///
-/// Prints Markdown. About ten minutes.
+/// Prints Markdown. About ten minutes on two cores.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  cargo xtask bench replay                as the jobs came, at nine tenths of the cluster, and as
-                                          one tenant's
+  cargo xtask bench replay                Philly's jobs as they came, at 0.7, 0.9 and 1.0 of the
+                                          cluster; then two traces on which nothing was tuned
   cargo xtask bench replay --write        kept in docs/benchmarks/replay.md
-  cargo xtask bench replay --load 1.0     another load alone")]
+  cargo xtask bench replay --load 1.0     Philly's jobs at another load alone")]
 pub(crate) struct Arguments {
-    /// Shares of the cluster's GPU time that jobs ask for while they come. Unless given, as they
-    /// came, and 0.9
+    /// Shares of the cluster's GPU time that Philly's jobs ask for while they come, and nothing but
+    /// these. Unless given, all that the page has
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     load: Vec<String>,
     /// Store the output in docs/benchmarks/
@@ -39,66 +43,13 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-#[derive(Debug, Deserialize)]
-struct Document {
-    runs: Vec<Run>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Run {
-    discipline: String,
-    about: String,
-    jobs: u64,
-    ended: u64,
-    allocated_percent: f64,
-    lost_percent: f64,
-    evictions: u64,
-    lost_work_gpu_hours: f64,
-    makespan_seconds: u64,
-    wait_by_size: Vec<Group>,
-    wait_by_quota: Vec<Group>,
-    cpu_seconds: f64,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Group {
-    gpus: Option<String>,
-    quota: Option<String>,
-    min_gpus: Option<u64>,
-    jobs: u64,
-    wait_seconds: Option<Waits>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct Waits {
-    p50: u64,
-    p90: u64,
-    p99: u64,
-}
-
-impl Run {
-    /// Percent of the cluster in which jobs ran to their end.
-    fn useful(&self) -> f64 {
-        self.allocated_percent - self.lost_percent
-    }
-
-    /// Hours that nine of ten gangs waited at most.
-    fn gangs_p90(&self) -> Option<f64> {
-        let gangs = self.wait_by_size.iter();
-        let mut gangs = gangs.filter(|group| group.gpus.as_deref() == Some(GANGS));
-        Some(hours(gangs.next()?.wait_seconds?.p90))
-    }
-}
-
-fn hours(seconds: u64) -> f64 {
-    seconds as f64 / 3600.0
-}
-
-/// Two decimals: a target is printed as it is.
-fn rounded(figure: f64) -> f64 {
-    (figure * 100.0).round() / 100.0
+/// A trace, as one list or as several that are drawn by seeds, at one load.
+struct Section {
+    title: String,
+    about: &'static str,
+    lists: Vec<Setting>,
+    /// It is of the list by which rules of ours were chosen: with its tenants, and the targets.
+    is_tuned: bool,
 }
 
 /// Replays and prints.
@@ -106,10 +57,11 @@ fn rounded(figure: f64) -> f64 {
 /// # Errors
 /// When something could not be measured. A missed target is not an error.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let began = Instant::now();
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let sublet = crate::scheduler::sublet()?;
     let mut report = Report::default();
-    report.say("# Philly's jobs through the queue");
+    report.say("# Jobs of traces through the queue");
     report.say("Written by `cargo xtask bench replay --write`.");
     let remark = "Time is virtual: waits and shares do not depend on the machine.";
     report.say(&machine::described(
@@ -118,169 +70,165 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         &[],
         remark,
     ));
-    report.say(
-        "Microsoft's trace of 2017 (`fixtures/traces/philly`: all its jobs, with the virtual cluster \
-         of each as its tenant) on a made-up cluster of 60 nodes of 8 GPUs, because the trace does \
-         not name nodes that fit its list. Jobs of more than 8 GPUs are gangs. The `min` of each \
-         tenant is its part of the GPU time that all ask for, because the sizes of the virtual \
-         clusters are not in the list. All rules place by the same engine and know no run times. An \
-         evicted job loses its work.",
-    );
-    let philly = repository.join("fixtures/traces/philly");
-    let pods = philly.join("philly.csv.gz");
-    let loads: Vec<Option<&str>> = match &arguments.load[..] {
-        [] => vec![None, Some("0.9")],
-        given => given.iter().map(|load| Some(load.as_str())).collect(),
-    };
-    for load in loads {
-        let runs = play(&sublet, &philly, &pods, load)?;
-        match load {
-            None => report.say("## As they came"),
-            Some(load) => report.say(&format!("## At a load of {load}")),
+    report.say(READING);
+    let folder = tempfile::tempdir()?;
+    let sections = sections(
+        &repository.join("fixtures/traces"),
+        folder.path(),
+        arguments,
+    )?;
+    let settings = sections.iter().flat_map(|section| &section.lists);
+    let settings: Vec<Setting> = settings.cloned().collect();
+    let mut runs = call::all(&sublet, &settings)?.into_iter();
+    let mut was_tuned = None;
+    for section in &sections {
+        if was_tuned.replace(section.is_tuned) != Some(section.is_tuned) {
+            report.say(if section.is_tuned { TUNED } else { UNTUNED });
         }
-        show(&runs, &mut report)?;
-    }
-    if arguments.load.is_empty() {
-        report.say("## As they came, all of one tenant");
-        report.say("The same jobs without quotas: what the order and the holds do by themselves.");
-        let folder = tempfile::tempdir()?;
-        let pods = of_one_tenant(&pods, folder.path())?;
-        show(&play(&sublet, &philly, &pods, None)?, &mut report)?;
+        let lists: Vec<Vec<Run>> = runs.by_ref().take(section.lists.len()).collect();
+        show(section, &lists, &mut report)?;
     }
     report.misses();
-    report.say(&format!("Load average at the end: {}", machine::load()));
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    report.say(&format!(
+        "Took {minutes:.1} minutes. Load average at the end: {}",
+        machine::load()
+    ));
     if arguments.write {
         report.store(&bench::REPLAY, &repository)?;
     }
     Ok(())
 }
 
-/// The same list without its tenants.
-fn of_one_tenant(pods: &Path, folder: &Path) -> Result<PathBuf> {
-    let mut rows = csv::Reader::from_reader(GzDecoder::new(File::open(pods)?));
-    let tenant = rows.headers()?.iter().position(|name| name == "cluster");
-    let without = |row: &csv::StringRecord| -> csv::StringRecord {
-        let cells = row.iter().enumerate();
-        let cells = cells.filter(|(at, _)| Some(*at) != tenant);
-        cells.map(|(_, cell)| cell).collect()
+const READING: &str = "\
+All rules place by the same engine, and decide at most once in 300 s. None but `easy` knows how \
+long a job runs; `easy` knows it exactly. `fair` and `koordinator` are profiles of this queue. With \
+`fair` a `min` is there within the time beside its name. An evicted job loses its work; with \
+*checkpoints*, which jobs then write each hour, what came after the last.
+
+- *Useful* and *lost*: GPU time of the cluster between the first arrival and the last in which jobs \
+ran that ended, and in which jobs ran that were evicted.
+- A *wait* lasts until the start of the run in which a job ended.
+- A tenant *alone* has a partition: nodes for its `min`, rounded up to whole ones, on which its jobs \
+start by backfill. All partitions together are more than the cluster. Jobs that are larger than \
+their partition are left out of this comparison on both sides, and so are tenants without `min`.
+- *Sharing incentive*: tenants with a `min` of 4 GPUs and more that wait on average no longer than \
+alone.
+- *Lag*: GPU time that a tenant would have got by then alone and had not got here, at its largest, \
+in hours of its `min`. A run that is lost takes its time back.
+- *Bounded slowdown* (Feitelson): (wait + run time) / run time, at least 1, with a run time of at \
+least 10 s.
+- *Within `min`*: the longest that a job waited without a break while its tenant's `min` had room for it.";
+
+const TUNED: &str = "\
+## Tuned: Philly
+
+Microsoft's trace of 2017 (`fixtures/traces/philly`: all its jobs, with the virtual cluster of each \
+as its tenant) on a made-up cluster of 60 nodes of 8 GPUs, because the trace does not name nodes that \
+fit its list. Jobs of more than 8 GPUs are gangs. The `min` of each tenant is its part of the GPU time \
+that all ask for, because the sizes of the virtual clusters are not in the list. Rules of ours were \
+chosen by these figures.";
+
+const UNTUNED: &str = "\
+## Untuned
+
+Traces that nothing was chosen by. The `min` of each tenant is its part of the GPU time that all ask \
+for. Figures of several lists are means, and tenants are added.";
+
+const OPENB: &str = "\
+Alibaba's trace of 2023: pods of GPUs of its last 30 days with their run times, on 16 nodes of 4 \
+GPUs. Those of 8 GPUs are gangs. The list names no tenants; eight get 1 to 100 jobs in a row, the \
+second half as many as the first, the third a third, and so on, drawn by three seeds.";
+
+const DLRM: &str = "\
+Alibaba's trace of 2025: instances of services with one GPU each of which the begin and the end are \
+known, on 32 nodes of 4 GPUs. A service is a tenant.";
+
+/// All that is to be replayed, in the order of the page.
+fn sections(traces: &Path, folder: &Path, arguments: &Arguments) -> Result<Vec<Section>> {
+    let philly = traces.join("philly");
+    let nodes = philly.join("nodes_60x8.csv");
+    let tuned = |load: Option<&str>| Section {
+        title: match load {
+            None => "### As they came".to_owned(),
+            Some(load) => format!("### At a load of {load}"),
+        },
+        about: "",
+        lists: vec![Setting {
+            nodes: nodes.clone(),
+            pods: philly.join("philly.csv.gz"),
+            load: load.map(str::to_owned),
+            has_all_of_ours: load.is_none() || !arguments.load.is_empty(),
+        }],
+        is_tuned: true,
     };
-    let path = folder.join("pods.csv");
-    let mut list = csv::Writer::from_path(&path)?;
-    list.write_record(&without(&rows.headers()?.clone()))?;
-    for row in rows.records() {
-        list.write_record(&without(&row?))?;
+    if !arguments.load.is_empty() {
+        let loads = arguments.load.iter();
+        return Ok(loads.map(|load| tuned(Some(load.as_str()))).collect());
     }
-    list.flush()?;
-    Ok(path)
-}
-
-/// Runs the command.
-fn play(sublet: &Path, philly: &Path, pods: &Path, load: Option<&str>) -> Result<Vec<Run>> {
-    let load_word = load.unwrap_or("as they came");
-    eprintln!("bench: {}, load {load_word}", pods.display());
-    let mut command = Command::new(sublet);
-    command.args(["simulate", "--protocol", "queue", "-o", "json", "--nodes"]);
-    command.arg(philly.join("nodes_60x8.csv")).arg("--pods");
-    command.arg(pods);
-    command.args(load.iter().flat_map(|load| ["--load", load]));
-    let output = command.output()?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "sublet simulate: {error}");
-    let document: Document = serde_json::from_slice(&output.stdout)?;
-    Ok(document.runs)
-}
-
-/// The tables of one load, and the targets of ours.
-fn show(runs: &[Run], report: &mut Report) -> Result<()> {
-    let first = runs.first().context("sublet simulate made no run")?;
-    let all_end = runs.iter().all(|run| run.ended == run.jobs);
-    report.say(&format!("{} jobs.", first.jobs));
-    report.table(&totals(runs));
-    report.say("Waits until the start of the run in which a job ended: p50 / p90 / p99, hours.");
-    report.table(&waits(runs, |run| &run.wait_by_size));
-    report.table(&waits(runs, |run| &run.wait_by_quota));
-    let lines = runs.iter();
-    let lines: Vec<String> = lines
-        .map(|run| format!("- `{}`: {}", run.discipline, run.about))
-        .collect();
-    report.say(&lines.join("\n"));
-    let ours = runs.iter().find(|run| run.discipline == OURS);
-    let ours = ours.context("ours is not among the runs")?;
-    let others = || runs.iter().filter(|run| run.discipline != OURS);
-    let shortest = others().filter_map(Run::gangs_p90).reduce(f64::min);
-    let busiest = others().map(Run::useful).reduce(f64::max);
-    report.verdicts(&[
-        Verdict::holds("every job ends, by every rule", all_end),
-        Verdict::at_most(
-            "p90 wait of gangs, beside the shortest of the others",
-            rounded(ours.gangs_p90().context("there is no gang")?),
-            rounded(shortest.context("there is nobody to compare with")?),
-            "h",
+    let loads = [None, Some("0.7"), Some("0.9"), Some("1.0")];
+    let mut sections: Vec<Section> = loads.into_iter().map(tuned).collect();
+    let mut drawn = Vec::new();
+    for seed in SEEDS {
+        let path = folder.join(format!("openb-{seed}.csv"));
+        let pods = traces.join("openb/openb_pod_list_default.csv.gz");
+        lists::openb(unpacked(&pods)?, seed, &path)?;
+        drawn.push(path);
+    }
+    let services = folder.join("dlrm.csv");
+    let instances = traces.join("dlrm-2025/disaggregated_DLRM_trace.csv.gz");
+    lists::dlrm(unpacked(&instances)?, &services)?;
+    let untuned = [
+        ("openb", OPENB, lists::nodes(folder, (16, 4))?, drawn),
+        (
+            "dlrm-2025",
+            DLRM,
+            lists::nodes(folder, (32, 4))?,
+            vec![services],
         ),
-        Verdict::at_least(
-            "GPUs in use that came to something, beside the most of the others",
-            rounded(ours.useful()),
-            rounded(busiest.context("there is nobody to compare with")?),
-            "%",
-        ),
-    ]);
-    Ok(())
-}
-
-fn totals(runs: &[Run]) -> Vec<Vec<String>> {
-    let heading = [
-        "",
-        "GPUs in use, %",
-        "of it lost, %",
-        "evictions",
-        "GPU hours lost",
-        "makespan, h",
-        "CPU s",
     ];
-    let row = |run: &Run| {
-        vec![
-            format!("`{}`", run.discipline),
-            format!("{:.2}", run.allocated_percent),
-            format!("{:.2}", run.lost_percent),
-            run.evictions.to_string(),
-            format!("{:.0}", run.lost_work_gpu_hours),
-            format!("{:.0}", hours(run.makespan_seconds)),
-            format!("{:.1}", run.cpu_seconds),
-        ]
-    };
-    let heading = heading.map(str::to_owned).to_vec();
-    std::iter::once(heading)
-        .chain(runs.iter().map(row))
-        .collect()
-}
-
-/// A row for each group, a column for each rule.
-fn waits(runs: &[Run], groups: impl Fn(&Run) -> &Vec<Group>) -> Vec<Vec<String>> {
-    let names = runs.iter().map(|run| format!("`{}`", run.discipline));
-    let heading = ["".to_owned(), "jobs".to_owned()];
-    let mut rows = vec![heading.into_iter().chain(names).collect()];
-    for (at, group) in runs
-        .first()
-        .map_or(&[][..], |run| groups(run))
-        .iter()
-        .enumerate()
-    {
-        let name = match (&group.gpus, &group.quota, group.min_gpus) {
-            (Some(gpus), ..) => format!("{gpus} GPUs").replace("gangs GPUs", GANGS),
-            (None, Some(quota), Some(min)) => format!("{quota} (min {min})"),
-            _ => String::new(),
-        };
-        let cells = runs.iter().map(|run| cell(groups(run).get(at)));
-        let row = [name, group.jobs.to_string()];
-        rows.push(row.into_iter().chain(cells).collect());
+    for (name, about, nodes, pods) in untuned {
+        for load in UNTUNED_LOADS {
+            let lists = pods.iter();
+            sections.push(Section {
+                title: format!("### {name}, at a load of {load}"),
+                about,
+                lists: lists
+                    .map(|pods| Setting {
+                        nodes: nodes.clone(),
+                        pods: pods.clone(),
+                        load: Some(load.to_owned()),
+                        has_all_of_ours: false,
+                    })
+                    .collect(),
+                is_tuned: false,
+            });
+        }
     }
-    rows
+    Ok(sections)
 }
 
-fn cell(group: Option<&Group>) -> String {
-    let waits = group.and_then(|group| group.wait_seconds);
-    waits.map_or("-".to_owned(), |Waits { p50, p90, p99 }| {
-        let [p50, p90, p99] = [p50, p90, p99].map(hours);
-        format!("{p50:.2} / {p90:.2} / {p99:.2}")
-    })
+/// The tables of one section.
+fn show(section: &Section, lists: &[Vec<Run>], report: &mut Report) -> Result<()> {
+    let rules = tables::rules(&lists.iter().collect::<Vec<_>>());
+    let first = lists.first().context("there is no list")?;
+    let jobs = first.first().context("sublet simulate made no run")?.jobs;
+    report.say(&section.title);
+    let about = format!("{jobs} jobs. {}", section.about);
+    report.say(about.trim_end());
+    report.table(&tables::shares(&rules));
+    report.table(&tables::totals(&rules));
+    if section.is_tuned {
+        report.say("Waits: p50 / p90 / p99, hours.");
+        report.table(&tables::waits(first));
+        report.say(
+            "Each tenant alone, in hours, and the same jobs by each rule: mean wait / p90 / the \
+             tenant's largest lag in hours of its `min`.",
+        );
+        report.table(&tables::beside(first));
+        report.say(&tables::abouts(&rules));
+        let load = section.lists.first().and_then(|list| list.load.as_deref());
+        report.verdicts(&targets::verdicts(&rules, load)?);
+    }
+    Ok(())
 }

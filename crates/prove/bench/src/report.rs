@@ -11,6 +11,7 @@ use sublet_testbed::bench::Bench;
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     text: String,
+    tables: Vec<Vec<Vec<String>>>,
     /// The lines of the targets that were not met.
     missed: Vec<String>,
 }
@@ -31,6 +32,12 @@ impl Report {
             }
         }
         self.say(text.trim_end());
+        self.tables.push(rows.to_vec());
+    }
+
+    /// Tables that have been printed.
+    pub(crate) fn tables(&self) -> &[Vec<Vec<String>>] {
+        &self.tables
     }
 
     /// Prints whether targets were met, a line each.

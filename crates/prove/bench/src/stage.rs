@@ -20,6 +20,38 @@ use sublet_testbed::Machine;
 
 pub(crate) use shell::{PATIENCE, Shell};
 
+/// Machines of the same kind, for figures that need a new one for each row. Two at a time are only
+/// possible where cards are fake.
+pub(crate) struct Stages {
+    bin: PathBuf,
+    spec: Option<String>,
+}
+
+impl Stages {
+    /// Fake machines that `spec` describes, or this machine if there is no `spec`.
+    pub(crate) fn new(bin: &Path, spec: Option<&str>) -> Stages {
+        Stages {
+            bin: bin.to_owned(),
+            spec: spec.map(str::to_owned),
+        }
+    }
+
+    /// A new one.
+    pub(crate) fn open(&self) -> Result<Stage> {
+        Stage::new(&self.bin, self.spec.as_deref())
+    }
+
+    /// A fake machine of another kind.
+    pub(crate) fn fake(&self, spec: &str) -> Result<Stage> {
+        Stage::new(&self.bin, Some(spec))
+    }
+
+    /// True if their cards are fake.
+    pub(crate) fn are_fake(&self) -> bool {
+        self.spec.is_some()
+    }
+}
+
 /// A machine whose arbiter starts with its first job.
 pub(crate) struct Stage {
     machine: Machine,

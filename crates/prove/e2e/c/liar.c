@@ -3,9 +3,11 @@
  *   liar PROGRAM ARGUMENT...    runs PROGRAM, and until it ends overwrites what every process of
  *                               the job says in its slot: that nothing of it runs, and that each
  *                               closing of the gate was answered at once
+ *   liar --silent PROGRAM ...   the same, and no process says anything: not that it obeys its gate,
+ *                               nor that a thread stands there
  *
- * That a thread stands at the gate is left as it is, so that the job is given turns: it pays for
- * none of them, whatever it launches in them. Its status is PROGRAM's.
+ * Without --silent the job is given turns, as its threads are seen at the gate: it pays for none of
+ * them, whatever it launches in them. Its status is PROGRAM's.
  */
 #include <dlfcn.h>
 #include <signal.h>
@@ -18,7 +20,7 @@
 
 /* The layout of the pages (`sublet-abi`). */
 enum { GATE_WORD = 40, SLOTS = 1344, SLOT_BYTES = 576, STATE = 8, ANSWER = 24, FLAGS = 28 };
-enum { CLOSED = 3, AT_WORK = 2 };
+enum { CLOSED = 3, AT_WORK = 2, ALL_FLAGS = 7 };
 
 struct page {
   unsigned char *at;
@@ -40,7 +42,7 @@ static struct page find(const char *name) {
 
 static uint32_t *word(unsigned char *at) { return (uint32_t *)at; }
 
-static void lie(struct page control, struct page ledger) {
+static void lie(struct page control, struct page ledger, uint32_t cleared) {
   uint32_t gate = __atomic_load_n(word(control.at + GATE_WORD), __ATOMIC_ACQUIRE);
   for (size_t at = SLOTS; at + SLOT_BYTES <= ledger.bytes; at += SLOT_BYTES) {
     unsigned char *slot = ledger.at + at;
@@ -48,13 +50,15 @@ static void lie(struct page control, struct page ledger) {
       if (at > SLOTS) return; /* slots are handed out from the first; the arbiter has number 0 */
       continue;
     }
-    __atomic_fetch_and(word(slot + FLAGS), ~AT_WORK, __ATOMIC_ACQ_REL);
+    __atomic_fetch_and(word(slot + FLAGS), ~cleared, __ATOMIC_ACQ_REL);
     if ((gate & 3) == CLOSED) __atomic_store_n(word(slot + ANSWER), gate >> 2, __ATOMIC_RELEASE);
   }
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2) return 2;
+  int is_silent = argc > 1 && !strcmp(argv[1], "--silent");
+  argv += is_silent;
+  if (argc < 2 + is_silent) return 2;
   pid_t program = fork();
   if (program == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -69,7 +73,7 @@ int main(int argc, char **argv) {
   if (!control.at || !ledger.at) return 5;
   int status;
   while (waitpid(program, &status, WNOHANG) == 0) {
-    lie(control, ledger);
+    lie(control, ledger, is_silent ? ALL_FLAGS : AT_WORK);
     usleep(50);
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

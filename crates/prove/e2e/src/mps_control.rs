@@ -1,6 +1,6 @@
 //! The control program of MPS in tests of our side of it: a stand-in that writes down what it is
-//! told, or NVIDIA's own. Neither has a server behind it, which would need a card: no program of a
-//! test is MPS's client.
+//! told, or NVIDIA's own. Neither has a server behind it that serves, which would need a card: a
+//! client waits for it.
 
 use std::path::Path;
 

@@ -40,12 +40,13 @@ pub const TRAINING_JOB_FILES: GoModule = GoModule {
     sum: "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
 };
 
-impl GoModule {
-    /// The module of this path and version, with this content.
-    pub(crate) const fn pinned(name: &'static str, sum: &'static str) -> GoModule {
-        GoModule { name, sum }
-    }
+/// Kueue, whose performance test's work is in the module.
+pub(crate) const KUEUE_FILES: GoModule = GoModule {
+    name: "sigs.k8s.io/kueue@v0.15.0",
+    sum: "h1:9Khzc2ne6/eWuZx5o+R4KlVBzh3kZkTIMzpPC2e8Spg=",
+};
 
+impl GoModule {
     /// The folder of the module's files, fetched the first time (Koordinator: a second).
     ///
     /// # Errors

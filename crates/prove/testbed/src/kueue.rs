@@ -1,63 +1,41 @@
-//! The real Kueue, out of its own Go module: its scheduler with its core controllers as its own
-//! performance test runs them (`minimalkueue`), and the generator of that test.
+//! The real Kueue as it is shipped (`cmd/kueue` of its own Go module), and the file of work of its own
+//! performance test.
 //!
-//! Only a benchmark asks for it. The list of modules is that of `tools/operators`, in which Kueue
-//! stands. Nothing of Kueue is in our repository: the one file that must be changed is copied out of
-//! the module and changed in a few known places, and if one of these is not as it was, that is an
-//! error. The result has a cache entry of its own, named by everything that went into it.
+//! Only a benchmark asks for it. It is built and started as the operators of jobs are; nothing of it
+//! is in our repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::build::{Go, default_cache, key, whole};
 use crate::cluster::Cluster;
-use crate::go_module::{GoModule, with_changes};
+use crate::go_module::KUEUE_FILES;
+use crate::operators::{KUEUE, Operators};
 use crate::progress::Progress;
 
-/// Kueue, with its CRDs and the generator's file.
-const KUEUE: GoModule = GoModule::pinned(
-    "sigs.k8s.io/kueue@v0.15.0",
-    "h1:9Khzc2ne6/eWuZx5o+R4KlVBzh3kZkTIMzpPC2e8Spg=",
-);
+/// An object of its kinds, by which is seen that they are served.
+const SAMPLE: &str =
+    "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata: {name: sample}\n";
 
-/// Folder of its performance test in the module.
-const TEST: &str = "test/performance/scheduler";
+/// Lines of a definition that say which of its two versions is stored.
+const STORED: &str = "storage: true";
+const NOT_STORED: &str = "storage: false";
 
-/// Changes to the test's Kueue: its client's limit is an option, and is one limit for all kinds of
-/// objects. As the test has it, each kind has 50 requests a second for itself; the Kueue that is
-/// shipped has one limit for all of them (`cmd/kueue/main.go`).
-const CHANGES: [(&str, &str); 3] = [
-    (
-        "\tctrl \"sigs.k8s.io/controller-runtime\"\n",
-        "\t\"k8s.io/client-go/util/flowcontrol\"\n\tctrl \"sigs.k8s.io/controller-runtime\"\n",
-    ),
-    (
-        "\tmetricsPort = flag.Int(",
-        "\tqps = flag.Float64(\"qps\", 0, \"requests a second, all together; 0 for no limit\")\n\n\
-         \tmetricsPort = flag.Int(",
-    ),
-    (
-        "\tkubeConfig.QPS = 50\n\tkubeConfig.Burst = 100\n",
-        "\tkubeConfig.QPS = -1\n\tif *qps > 0 {\n\t\tkubeConfig.QPS = float32(*qps)\n\
-         \t\tkubeConfig.Burst = int(2 * *qps)\n\
-         \t\tkubeConfig.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(kubeConfig.QPS, kubeConfig.Burst)\n\
-         \t}\n",
-    ),
-];
-
-/// Kueue's programs and files.
+/// Kueue's program and files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kueue {
-    programs: PathBuf,
-    module: PathBuf,
+    operators: Operators,
+    /// The file with the workloads that its own performance test makes.
+    pub shape: PathBuf,
 }
 
 impl Kueue {
     /// Version that is compared.
     pub const VERSION: &'static str = "0.15.0";
+
+    /// Name of its process.
+    pub const PROCESS: &'static str = KUEUE.name;
 
     /// Builds it, if that is not done.
     ///
@@ -65,87 +43,72 @@ impl Kueue {
     /// When Go is missing or too old, the module differs from the pinned one, its source is not as
     /// it was when the changes were written, or the build fails: the end of Go's output.
     pub fn build(repository: &Path, progress: &mut Progress) -> Result<Kueue> {
-        let module = KUEUE.folder()?;
-        let cache = default_cache()?.join("kueue");
-        fs::create_dir_all(&cache).with_context(|| format!("create {}", cache.display()))?;
-        let source = tempfile::tempdir_in(&cache)?;
-        for file in ["go.mod", "go.sum"] {
-            let from = repository.join("tools/operators").join(file);
-            let copied = fs::copy(&from, source.path().join(file));
-            copied.with_context(|| format!("copy {}", from.display()))?;
-        }
-        let path = module.join(TEST).join("minimalkueue/main.go");
-        let main = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        let main = with_changes(main, &CHANGES).with_context(|| path.display().to_string())?;
-        fs::create_dir(source.path().join("minimalkueue"))?;
-        fs::write(source.path().join("minimalkueue/main.go"), main)?;
-
-        let root = cache.join(key(source.path())?);
-        fs::create_dir_all(&root)?;
-        let lock = fs::File::create(root.join("lock"))?;
-        lock.lock()?;
-        let programs = root.join("bin");
-        if !programs.exists() {
-            progress.say("building Kueue from its Go module (once: 3 to 8 minutes)");
-            let mut go = Go {
-                source: source.path().to_owned(),
-                progress,
-            };
-            let runner = format!("sigs.k8s.io/kueue/{TEST}/runner");
-            let what = format!("Kueue {}", Kueue::VERSION);
-            whole(&root, "bin", |out| {
-                go.build(".", &what, out, "", &[], &["./minimalkueue", &runner])
-            })?;
-        }
-        Ok(Kueue { programs, module })
+        let test = "test/performance/scheduler/default_generator_config.yaml";
+        Ok(Kueue {
+            shape: KUEUE_FILES.folder()?.join(test),
+            operators: Operators::build_those(repository, &[&KUEUE], progress)?,
+        })
     }
 
-    /// The file with the workloads that Kueue's own performance test makes.
-    #[must_use]
-    pub fn shape(&self) -> PathBuf {
-        self.module.join(TEST).join("default_generator_config.yaml")
-    }
-
-    /// Defines Kueue's kinds of objects in a cluster.
+    /// Defines its kinds in a cluster and starts it, with at most so many requests a second, or as
+    /// many as it likes.
     ///
     /// # Errors
-    /// When a definition is refused.
-    pub fn define(&self, cluster: &Cluster) -> Result<()> {
-        let folder = self.module.join("config/components/crd/bases");
-        let folder = folder.display().to_string();
+    /// When a definition is refused, or it does not come up: the error has the end of its log.
+    pub fn start(&self, cluster: &Cluster, limit: Option<u32>) -> Result<()> {
+        self.define(cluster)?;
+        // Its burst is twice its limit as it is shipped; below zero there is no limit.
+        let (limit, burst) = match limit {
+            Some(limit) => (limit.to_string(), (2 * limit).to_string()),
+            None => ("-1".to_owned(), "1".to_owned()),
+        };
+        let words = [("{limit}", limit), ("{burst}", burst)];
+        self.operators.start_with(&KUEUE, cluster, SAMPLE, &words)
+    }
+
+    /// Waits until all of its queues may admit.
+    ///
+    /// # Errors
+    /// When one does not come to that.
+    pub fn until_active(&self, cluster: &Cluster) -> Result<()> {
+        let wait = ["wait", "--for=condition=Active", "--timeout=60s", "--all"];
+        for queues in ["clusterqueues", "localqueues"] {
+            let kind = format!("{queues}.v1beta2.kueue.x-k8s.io");
+            cluster.kubectl(&[&wait[..], &["--all-namespaces", &kind]].concat())?;
+        }
+        Ok(())
+    }
+
+    fn define(&self, cluster: &Cluster) -> Result<()> {
+        let mut all = String::new();
+        for entry in fs::read_dir(self.operators.definitions(&KUEUE))? {
+            let path = entry?.path();
+            let text = fs::read_to_string(&path);
+            let text = text.with_context(|| format!("read {}", path.display()))?;
+            all += &newest_stored(&text).with_context(|| path.display().to_string())?;
+            all += "\n---\n";
+        }
         // They are too large for the annotation of a client-side apply.
-        cluster.kubectl(&["create", "--filename", &folder])?;
+        cluster.kubectl_with_input(&["create", "--filename", "-"], &all)?;
         cluster.until_defined(&["crd", "--all"])
     }
+}
 
-    /// Kueue's scheduler and core controllers, with at most so many requests a second, or as many as
-    /// it likes.
-    #[must_use]
-    pub fn scheduler(&self, kubeconfig: &Path, limit: Option<u32>) -> Command {
-        let mut command = Command::new(self.programs.join("minimalkueue"));
-        command
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .arg(format!("--qps={}", limit.unwrap_or(0)));
-        command
+/// A definition that stores the version that Kueue itself speaks. As they are shipped, the older one is
+/// stored, and the API server asks Kueue to convert each object that it reads or writes; without
+/// that call it would drop the fields that only the newer one has, such as a queue's cohort.
+fn newest_stored(definition: &str) -> Result<String> {
+    for line in [STORED, NOT_STORED] {
+        let places = definition.matches(line).count();
+        ensure!(
+            places == 1,
+            "`{line}` stands there {places} times, not once"
+        );
     }
-
-    /// The generator: it makes what `shape` says, ends each workload when it has been admitted for
-    /// as long as it runs, and stores what it saw in `results`.
-    #[must_use]
-    pub fn generator(&self, kubeconfig: &Path, shape: &Path, results: &Path) -> Command {
-        let mut command = Command::new(self.programs.join("runner"));
-        command
-            .env("KUBECONFIG", kubeconfig)
-            .arg("-o")
-            .arg(results)
-            .arg("-generatorConfig")
-            .arg(shape)
-            // Whoever starts it watches over the time.
-            .args(["-timeout", "24h", "-qps", "1000", "-burst", "2000"])
-            .arg("-zap-log-level=error");
-        command
-    }
+    let (older, newer) = definition.split_once(STORED).context("nothing is stored")?;
+    ensure!(newer.contains(NOT_STORED), "the newest version is stored");
+    let newer = newer.replace(NOT_STORED, STORED);
+    Ok(format!("{older}{NOT_STORED}{newer}"))
 }
 
 #[cfg(test)]
@@ -153,17 +116,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_is_not_as_it_was_is_an_error() {
-        let as_it_was: String = CHANGES.iter().map(|(from, _)| *from).collect();
-        let changed = |source: &str| with_changes(source.to_owned(), &CHANGES);
-        let new = changed(&as_it_was).unwrap();
-        assert!(new.contains("flowcontrol.NewTokenBucketRateLimiter"));
-        assert!(!new.contains("kubeConfig.QPS = 50"));
-        for (from, _) in CHANGES {
-            let without = as_it_was.replace(from, "");
-            let error = changed(&without).unwrap_err().to_string();
-            assert!(error.contains("0 times"), "{error}");
-            assert!(changed(&(as_it_was.clone() + from)).is_err());
-        }
+    fn the_newest_version_is_stored() {
+        let definition = "a\n    storage: true\nb\n    storage: false\n";
+        assert_eq!(
+            newest_stored(definition).unwrap(),
+            "a\n    storage: false\nb\n    storage: true\n"
+        );
+        let stored = newest_stored(definition).unwrap();
+        newest_stored(&stored).unwrap_err();
+        newest_stored("storage: true\n").unwrap_err();
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_list_of_modules() {
+        let list = include_str!("../../../../tools/operators/go.mod");
+        assert!(list.contains(&format!("\tsigs.k8s.io/kueue v{}\n", Kueue::VERSION)));
     }
 }

@@ -13,9 +13,10 @@
 //! outside the checkout. A guard process removes every process, mount and folder even if the test
 //! is killed. `go_module` fetches files of other projects, such as Koordinator's CRDs, out of
 //! their own modules. `helm` is built the same way, in a cache entry of its own, and says what
-//! the chart makes; `prometheus` too, for long tests alone, and `kueue`, for a benchmark alone.
+//! the chart makes; `prometheus` too, for long tests alone.
 //! `operators` builds and starts those of jobs: JobSet and LeaderWorkerSet for every test, the
-//! MPI operator, the training operator, Trainer and KubeDL for long tests. `deployed` runs the
+//! MPI operator, the training operator, Trainer and KubeDL for long tests, and `kueue` for a
+//! benchmark alone. `deployed` runs the
 //! product with exactly the rights and configuration of `deploy/kubernetes/`.
 
 pub mod bench;

@@ -6,11 +6,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
 /// The folder of everything that the product makes at run time.
@@ -140,6 +142,12 @@ impl Machine {
     }
 }
 
+/// A process that was killed is gone after so long, if it does not hang in the kernel.
+const GONE: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
+
 /// The file beside the arbiter's sockets that names its process.
 const LOCK: &str = "arbiter.lock";
 
@@ -151,9 +159,16 @@ impl Drop for Machine {
         // A process that is killed may just have started another, so look again.
         for _ in 0..3 {
             pids.extend(marked(mark.as_bytes()));
-            for pid in pids.drain(..) {
-                let _gone = kill_process(pid, Signal::KILL);
+            let running = pids.iter().filter_map(|pid| {
+                let running = pidfd_open(*pid, PidfdFlags::empty()).ok();
+                let _gone = kill_process(*pid, Signal::KILL);
+                running
+            });
+            // The next machine may have the same cards, and they have one arbiter at a time.
+            for process in running.collect::<Vec<OwnedFd>>() {
+                let _late = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&GONE));
             }
+            pids.clear();
         }
     }
 }

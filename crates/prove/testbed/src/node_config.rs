@@ -60,6 +60,9 @@ pub(crate) const NETWORK: &str =
     r#"{"cniVersion":"1.0.0","name":"none","plugins":[{"type":"none"}]}"#;
 
 /// The kubelet's configuration: no evictions or garbage collection, control groups v1 allowed.
+///
+/// A threshold of 0 % is none (`parseThresholdStatement` of kubelet's `eviction/helpers.go`). With
+/// any other, a full disk of the machine under the test refuses the pods of the test.
 pub(crate) fn kubelet(
     dir: &Path,
     authority: &Path,
@@ -84,7 +87,7 @@ podLogsDir: {dir}/pod-logs
 authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: "{authority}"}}}}
 authorization: {{mode: Webhook}}
 imageGCHighThresholdPercent: 100
-evictionHard: {{memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}}
+evictionHard: {{memory.available: 0%, nodefs.available: 0%, imagefs.available: 0%}}
 makeIPTablesUtilChains: false
 resolvConf: ""
 nodeStatusUpdateFrequency: 1s

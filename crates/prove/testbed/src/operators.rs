@@ -19,6 +19,8 @@ pub use known::{
     JOB_SET, KUBEDL, LEADER_WORKER_SET, MPI_OPERATOR, Operator, TRAINER, TRAINING_OPERATOR,
 };
 
+pub(crate) use known::KUEUE;
+
 use self::known::Changed;
 use crate::build::{Go, default_cache, key, name_of, whole};
 use crate::cluster::Cluster;
@@ -68,15 +70,25 @@ impl Operators {
     /// When Go is missing or too old, a module's source is not as it was when the changes were
     /// written, or a build fails: the end of Go's output.
     pub fn build(repository: &Path, all: bool, progress: &mut Progress) -> Result<Operators> {
+        let is_asked = |operator: &&Operator| all || operator.list == known::CHEAP;
+        let asked: Vec<&Operator> = OPERATORS.into_iter().filter(is_asked).collect();
+        Operators::build_those(repository, &asked, progress)
+    }
+
+    /// Builds these, each if that is not done.
+    pub(crate) fn build_those(
+        repository: &Path,
+        asked: &[&Operator],
+        progress: &mut Progress,
+    ) -> Result<Operators> {
         let source = repository.join("tools/operators");
         let folder = default_cache()?.join("operators").join(key(&source)?);
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let lock = fs::File::create(folder.join("lock"))?;
         lock.lock()?;
-        for operator in OPERATORS {
+        for operator in asked {
             let name = operator.folder();
-            let is_asked = all || operator.list == known::CHEAP;
-            if is_asked && !folder.join(&name).exists() {
+            if !folder.join(&name).exists() {
                 progress.say(&format!(
                     "building the operator {} from its pinned Go module (once: up to 2 minutes)",
                     operator.name
@@ -105,7 +117,7 @@ impl Operators {
     /// # Errors
     /// When a definition is refused.
     pub fn define(&self, operator: &Operator, cluster: &Cluster) -> Result<()> {
-        let folder = self.folder.join(operator.folder()).join("definitions");
+        let folder = self.definitions(operator);
         let folder = folder.display().to_string();
         if cluster.kubectl(&["get", "--filename", &folder]).is_ok() {
             return Ok(());
@@ -115,12 +127,28 @@ impl Operators {
         cluster.until_defined(&["--filename", &folder])
     }
 
+    /// The folder of the definitions of an operator's kinds.
+    pub(crate) fn definitions(&self, operator: &Operator) -> PathBuf {
+        self.folder.join(operator.folder()).join("definitions")
+    }
+
     /// Defines an operator's kinds in a cluster, and starts it; nothing if it runs there. `sample`: an
     /// object of its kind, by which is seen that the API server asks it. Nothing is made of that.
     ///
     /// # Errors
     /// When a definition is refused, or it does not come up: the error has the end of its log.
     pub fn start(&self, operator: &Operator, cluster: &Cluster, sample: &str) -> Result<()> {
+        self.start_with(operator, cluster, sample, &[])
+    }
+
+    /// The same with more words of its texts, and what goes there.
+    pub(crate) fn start_with(
+        &self,
+        operator: &Operator,
+        cluster: &Cluster,
+        sample: &str,
+        words: &[(&str, String)],
+    ) -> Result<()> {
         if cluster.pid(operator.name).is_ok() {
             return Ok(());
         }
@@ -131,6 +159,7 @@ impl Operators {
             health: free_port()?,
             calls: free_port()?,
             folder: &folder,
+            words,
         };
         let certificates = folder.join(CERTIFICATES);
         fs::create_dir_all(&certificates)
@@ -170,18 +199,22 @@ impl Operators {
     }
 }
 
-/// Ports and folder of a started operator.
+/// Ports and folder of a started operator, and what stands for more words of its texts.
 struct Place<'a> {
     health: u16,
     calls: u16,
     folder: &'a Path,
+    words: &'a [(&'a str, String)],
 }
 
 impl Place<'_> {
     fn fill(&self, text: &str) -> String {
-        text.replace("{health}", &self.health.to_string())
+        let text = text
+            .replace("{health}", &self.health.to_string())
             .replace("{calls}", &self.calls.to_string())
-            .replace("{folder}", &self.folder.display().to_string())
+            .replace("{folder}", &self.folder.display().to_string());
+        let words = self.words.iter();
+        words.fold(text, |text, (word, value)| text.replace(word, value))
     }
 }
 
@@ -289,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_not_as_it_was_is_an_error() {
-        for operator in OPERATORS {
+        for operator in OPERATORS.into_iter().chain([&KUEUE]) {
             for file in operator.changed {
                 let as_it_was: String = file.lines.iter().map(|(from, _)| *from).collect();
                 let new = with_changes(as_it_was.clone(), file.lines).unwrap();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use sublet_testbed::bench::{self, Bench};
 
+use crate::shares;
+
 /// The figures, each in a document of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Figure {
@@ -16,14 +18,16 @@ pub(super) enum Figure {
 
 /// Measure what isolation costs, how exact limits are, and how a card is shared, on a real card.
 ///
-/// Prints Markdown. With PyTorch about 6 minutes for each of the two figures, without it 1. Nothing
-/// else should use the card.
+/// Prints Markdown. Isolation takes about 6 minutes with PyTorch and 1 without, sharing 30 more.
+/// Nothing else should use the card.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask bench gpu --write              everything, kept as gpu.md, gpu.json, gpu-sharing.md
                                              and gpu-sharing.json in docs/benchmarks/
   cargo xtask bench gpu --only sharing       how programs share the card
+  cargo xtask bench gpu --only sharing --shares training,requests
+                                             of the figures of `bench shares` these alone
   cargo xtask bench gpu --fake-gpu 1x80GiB   without a card: shows that it works
   sublet-bench gpu --bin-dir . --out .       from files that were copied to a machine")]
 pub(crate) struct Arguments {
@@ -36,6 +40,9 @@ pub(crate) struct Arguments {
     /// Only these figures
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     pub(super) only: Vec<Figure>,
+    /// Of sharing, only these figures of `bench shares`
+    #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
+    pub(super) shares: Vec<shares::Figure>,
     /// Short: shows that it works, the figures mean little
     #[arg(long)]
     pub(super) quick: bool,

@@ -61,7 +61,8 @@ pub(super) fn measure(
         .snapshot()?
         .gpus
         .first()
-        .map_or(0, |gpu| gpu.context_mib);
+        .and_then(|gpu| gpu.context_mib)
+        .unwrap_or(0);
     job.end()?;
     print(limit as f64, context, &seen, &taken, &mut findings.report);
     findings.keep(

@@ -48,7 +48,8 @@ pub(super) fn measure(stage: &Stage, findings: &mut Findings) -> Result<()> {
             .snapshot()?
             .gpus
             .first()
-            .map_or(0, |gpu| gpu.context_mib);
+            .and_then(|gpu| gpu.context_mib)
+            .unwrap_or(0);
         job.end()?;
         rows.push((label, without, with, tenant.memory_used_mib, context));
     }

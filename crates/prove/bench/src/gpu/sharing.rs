@@ -1,8 +1,8 @@
 //! Figures: what PyTorch programs that share a card get, with us and with the driver's own
-//! time-slicing. A rate counts as a part of the same program's rate with nobody beside it and
-//! without us.
+//! time-slicing, and then the figures of [`shares`](crate::shares) on this card. A rate counts as a
+//! part of the same program's rate with nobody beside it and without us.
 //!
-//! All programs of a row measure over the same seconds: each says when it is warm, and works on
+//! All PyTorch programs of a row measure over the same seconds: each says when it is warm, and works on
 //! until a moment that is chosen when all are.
 
 use std::fs;
@@ -17,7 +17,8 @@ use super::findings::Findings;
 use super::torch::Torch;
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
-use crate::stage::{Shell, Stage, number, soon};
+use crate::shares;
+use crate::stage::{Shell, Stage, Stages, number, soon};
 
 /// Parts of what a program does alone that all together do at least.
 const TOGETHER_TARGET: f64 = 0.97;
@@ -141,6 +142,28 @@ fn rate(report: &Value) -> Result<f64> {
 }
 
 pub(super) fn measure(
+    stages: &Stages,
+    card: &Card,
+    arguments: &Arguments,
+    findings: &mut Findings,
+) -> Result<()> {
+    networks(&stages.open()?, card, arguments, findings)?;
+    findings.report.say(
+        "What follows are the figures of `cargo xtask bench shares`. Programs on a real card look at \
+         its clock to see that a kernel has run for long enough, so time in which the driver \
+         interrupts a kernel counts as its own: by the driver's slices the parts can add up to more \
+         than the card.",
+    );
+    let before = findings.report.tables().len();
+    let only = &arguments.shares;
+    shares::measure(only, stages, arguments.quick, &mut findings.report)?;
+    findings.keep("shares", json!(findings.report.tables()[before..]));
+    findings.report.misses();
+    Ok(())
+}
+
+/// Networks of PyTorch.
+fn networks(
     stage: &Stage,
     card: &Card,
     arguments: &Arguments,
@@ -151,7 +174,7 @@ pub(super) fn measure(
         Err(why) => {
             findings
                 .report
-                .say(&format!("Nothing was measured: {why}."));
+                .say(&format!("Networks were not measured: {why}."));
             findings.keep("notMeasured", json!(why));
             return Ok(());
         }
@@ -174,13 +197,12 @@ pub(super) fn measure(
     };
     let alone = alone(&mut runs, networks, &mut findings.report)?;
     pairs(&mut runs, networks, &alone, &mut findings.report)?;
-    shares(&mut runs, alone[0], &mut findings.report)?;
+    twins(&mut runs, alone[0], &mut findings.report)?;
     let last = alone.len() - 1;
     let (neighbour, rate) = (networks[last], alone[last]);
     classes(&mut runs, alone[0], neighbour, rate, &mut findings.report)?;
     requests(&mut runs, neighbour, &mut findings.report)?;
     findings.keep("runs", json!(runs.all));
-    findings.report.misses();
     Ok(())
 }
 
@@ -243,8 +265,8 @@ fn pairs(
 }
 
 /// Twins that ask for different shares.
-fn shares(runs: &mut Runs<'_>, alone: f64, report: &mut Report) -> Result<()> {
-    report.say("## Shares");
+fn twins(runs: &mut Runs<'_>, alone: f64, report: &mut Report) -> Result<()> {
+    report.say("## Twins");
     report.say("Two ResNet-50 that ask for different shares.");
     let mut table = vec![row(&["asked", "part of alone", "error, points"])];
     let mut worst: f64 = 0.0;

@@ -1,39 +1,39 @@
-//! Admissions per second on the real API server, ours beside Kueue's, on the same work.
+//! Releases of suspended Jobs on the real API server: ours, Kueue's, and a bare loop's, on the same work.
 //!
-//! Each has a fresh control plane of its own: etcd and the API server alone, as in Kueue's own test.
-//! Kueue admits Workloads, its own kind, which its own generator makes and ends. Ours releases
-//! suspended Jobs. Neither makes pods.
+//! Each has a fresh control plane of its own: etcd and the API server alone. The same suspended Jobs
+//! come to each, and end when they have been released for as long as they run. Nobody makes pods, so
+//! nobody is evicted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sublet_testbed::deployed::{self, CONTROLLER};
 use sublet_testbed::{APISERVER, Binaries, CONTROLLERS, Kueue};
 
 use super::account::Account;
+use super::bare::{self, AT_ONCE, Beside, Rooms};
 use super::shape::WorkShape;
-use super::work;
+use super::work::{self, Played};
 use crate::report::{Report, Verdict, short};
 use crate::stats::percentile;
-use crate::world::{NODES, World, memory_mib, post};
+use crate::world::{NODES, World, memory_mib};
 
 /// Limits of the clients: requests a second.
 const LIMITS: [Option<u32>; 3] = [Some(50), Some(500), None];
 
-/// Targets of ours (issue 19).
+/// The limit that is the bound of ours: one write for each release. So it is judged by that.
+const BOUNDING: u32 = 50;
+
+/// The limit at which a bare loop stands beside: there the API server is the bound.
+const LOOPED: u32 = 500;
+
+/// Targets of ours (issues 19 and 42).
 const RATE: f64 = 2.0;
 const CPU: f64 = 0.5;
 const WRITES: f64 = 2.0;
 const OF_BOUND: f64 = 0.95;
-
-/// Kueue's processes.
-const KUEUE: &str = "kueue";
-const GENERATOR: &str = "kueue-generator";
-
-/// Time for which Kueue has been running before work comes, and the longest time of a run.
-const SETTLED: Duration = Duration::from_secs(4);
-const LONGEST: Duration = Duration::from_secs(2_400);
+const OF_LOOP: f64 = 0.9;
 
 /// Paths that every run needs.
 pub(super) struct Stand<'a> {
@@ -42,18 +42,20 @@ pub(super) struct Stand<'a> {
     pub(super) repository: &'a Path,
 }
 
+/// The side that releases the Jobs.
+enum Side<'a> {
+    Kueue(&'a Kueue),
+    Ours,
+    Loop(Beside),
+}
+
 /// One run.
 #[derive(Debug)]
 struct Found {
-    seconds: f64,
+    played: Played,
     cost: Account,
-    /// Admissions that were taken back.
-    taken_back: u64,
     /// Peak memory of the API server and of the controller, in MiB.
     peaks: [f64; 2],
-    /// Milliseconds until half of all were admitted, and until 99 of 100 were; Kueue's generator
-    /// says the mean alone.
-    waits: String,
 }
 
 /// Measures and prints.
@@ -65,74 +67,79 @@ pub(super) fn measure(
 ) -> Result<()> {
     report.say("## On the real API server, beside Kueue");
     report.say(&method(shape));
-    let mut head = [
+    let head = [
         "client limit",
         "",
-        "admissions/s",
+        "releases/s",
         "API server, CPU ms",
         "controller, CPU ms",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let more = [
         "etcd, CPU ms",
         "writes",
         "events",
-        "wait",
-        "taken back",
+        "wait p50, s",
+        "wait p99, s",
+        "held back again",
         "peak MiB",
     ];
-    head.extend(more.map(str::to_owned));
-    let mut rows = vec![head];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut kinds = Vec::new();
     let mut verdicts = Vec::new();
     for limit in LIMITS {
         let limited = limit.map_or("none".to_owned(), |limit| format!("{limit}/s"));
-        eprintln!("bench: Kueue, client limit {limited}");
-        let theirs = kueues(stand, kueue, shape, limit)?;
-        eprintln!("bench: ours, client limit {limited}");
-        let ours = ours(stand, shape, limit)?;
-        for (who, found) in [
-            (format!("Kueue {}", Kueue::VERSION), &theirs),
-            ("**ours**".to_owned(), &ours),
-        ] {
-            rows.push(row(&limited, &who, found, shape));
+        let mut measured = |side: &Side<'_>| {
+            let who = side.name();
+            eprintln!("bench: {who}, client limit {limited}");
+            let found = side.run(stand, shape, limit)?;
+            rows.push(row(&limited, &who, &found, shape));
             let listed = found.cost.listed(shape.workloads() as f64);
             kinds.push(format!("- {limited}, {who}: {listed}"));
-        }
-        verdicts.extend(judged(&limited, limit, shape, &theirs, &ours));
+            anyhow::Ok(found)
+        };
+        let theirs = measured(&Side::Kueue(kueue))?;
+        let ours = measured(&Side::Ours)?;
+        let beside = Beside::of(&ours.cost, shape.workloads());
+        let bare = match limit {
+            Some(LOOPED) => Some(measured(&Side::Loop(beside))?),
+            _ => None,
+        };
+        verdicts.extend(judged(
+            &limited,
+            limit,
+            shape,
+            (&theirs, &ours, bare.as_ref()),
+        ));
     }
     report.table(&rows);
     report.verdicts(&verdicts);
-    report.say("Writes of each kind for one workload, the generator's own among them:");
+    report.say("Writes of each kind for one Job, its creation and its end among them:");
     report.say(&kinds.join("\n"));
     Ok(())
 }
 
 fn method(shape: &WorkShape) -> String {
     format!(
-        "The shape of Kueue's own performance test, or a part of it: {}. They can be done in {} s \
-         at best, {} a second: then the last one comes, or all quotas are full all the time. Kueue \
-         runs as in that test (`minimalkueue`: its scheduler and core controllers, without webhooks), \
-         but with one client limit for all kinds of objects, as the Kueue that is shipped has it, \
-         and not one for each kind. Its own generator makes Workloads, ends those that were admitted \
-         for as long as they run, and says how long all of it took. Ours is the controller that is \
-         shipped, with the queue on and the same limit on its writes; a generator of ours makes \
-         suspended Jobs of the same file, one pod each, and ends those that were released. \
-         **What is compared:** from the first object until the last has ended, an object of Kueue's \
-         own kind whose status says that it is admitted, and a Job whose `suspend` is taken away. \
-         Neither has pods, and no other controller runs. Ours also proves a node for each Job (the \
-         nodes have twice the CPUs of the quotas); Kueue also evicts admitted Workloads for others, \
-         which ours does not where no pod runs. Real Jobs cost Kueue a Workload and a change of the \
-         Job each, which its test leaves out. CPU time is for one workload. Writes are all at the API server for one workload, without \
-         its creation and its end, which the generator writes, and without events.",
+        "The shape of Kueue's own performance test, or a part of it: {}, each a suspended Job of one \
+         pod. They can be done in {} s at best, {} a second: then the last one comes, or all quotas \
+         are full all the time. One generator makes the Jobs, watches who is released, and ends each \
+         when it has been released for as long as it runs; it is the same for all sides, and so are \
+         nodes, namespaces and queues. No other controller runs, so there are no pods. Kueue is the \
+         manager that is shipped, with the shipped configuration but for its client's limit; it runs \
+         as the administrator, and its webhooks are not asked, which would cost it more. It evicts \
+         nobody (`reclaimWithinCohort` and `withinClusterQueue` are `Never`), and ours has nobody to \
+         evict. Ours is the controller that is shipped, with the queue on, the shipped rights and \
+         policies, and the same limit on its writes; it also proves a node for each Job (the nodes \
+         have twice the CPUs of the quotas). The loop makes the same writes as ours by the same \
+         account, {AT_ONCE} at a time, for the Jobs that fit their cohort, and decides nothing else. \
+         **The rate** is that of all Jobs from the first that is made until the last has ended. CPU \
+         time is for one Job. Writes are all at the API server for one Job but its creation and its \
+         end, which the generator writes, and events, which stand beside.",
         shape.described(),
         short(shape.least_time().as_secs_f64()),
         short(bound(shape)),
     )
 }
 
-/// Workloads in a second that no queue can exceed.
+/// Jobs in a second that no queue can exceed.
 fn bound(shape: &WorkShape) -> f64 {
     shape.workloads() as f64 / shape.least_time().as_secs_f64().max(1e-3)
 }
@@ -141,37 +148,51 @@ fn of_each(shape: &WorkShape, value: f64) -> f64 {
     value / shape.workloads() as f64
 }
 
-/// Writes for one workload that are neither events nor the generator's.
+/// Writes for one Job that are neither events nor the generator's.
 fn writes(found: &Found, shape: &WorkShape) -> f64 {
-    let all = found.cost.count(|kind| !is_event(kind)) as f64;
-    // Its generator finishes an eviction too.
-    of_each(shape, all - found.taken_back as f64) - 2.0
+    of_each(shape, found.cost.count(|kind| !is_event(kind)) as f64) - 2.0
 }
 
-fn is_event(kind: &str) -> bool {
+pub(super) fn is_event(kind: &str) -> bool {
     kind.ends_with(" events")
 }
 
 fn rate(found: &Found, shape: &WorkShape) -> f64 {
-    shape.workloads() as f64 / found.seconds.max(1e-3)
+    shape.workloads() as f64 / found.played.seconds.max(1e-3)
 }
 
 fn row(limit: &str, who: &str, found: &Found, shape: &WorkShape) -> Vec<String> {
-    let cost = &found.cost;
+    let Found {
+        played,
+        cost,
+        peaks,
+    } = found;
     let cpu = |seconds: f64| short(of_each(shape, seconds * 1e3));
+    let wait = |share| short(percentile(&played.waits, share) / 1e3);
     let events = of_each(shape, cost.count(is_event) as f64);
+    let [apiserver, controller] = peaks.map(|peak| format!("{peak:.0}"));
+    let is_there = cost.controller > 0.0;
     vec![
         limit.to_owned(),
         who.to_owned(),
         short(rate(found, shape)),
         cpu(cost.apiserver),
-        cpu(cost.controller),
+        if is_there {
+            cpu(cost.controller)
+        } else {
+            "–".to_owned()
+        },
         cpu(cost.etcd),
         format!("{:.2}", writes(found, shape)),
         format!("{events:.2}"),
-        found.waits.clone(),
-        found.taken_back.to_string(),
-        format!("{:.0} + {:.0}", found.peaks[0], found.peaks[1]),
+        wait(0.5),
+        wait(0.99),
+        played.held_back.to_string(),
+        if is_there {
+            format!("{apiserver} + {controller}")
+        } else {
+            apiserver
+        },
     ]
 }
 
@@ -179,93 +200,130 @@ fn judged(
     limited: &str,
     limit: Option<u32>,
     shape: &WorkShape,
-    theirs: &Found,
-    ours: &Found,
+    (theirs, ours, bare): (&Found, &Found, Option<&Found>),
 ) -> Vec<Verdict> {
     let name = |what: &str| format!("client limit {limited}: {what}");
     let cpu = ours.cost.apiserver / theirs.cost.apiserver.max(1e-3);
-    let times = rate(ours, shape) / rate(theirs, shape);
+    let own = rate(ours, shape);
     // What stands between a Job that waits and one that is released.
     let steps = |kind: &str| kind.ends_with(" gangplans") || kind == "PATCH jobs";
     let steps = of_each(shape, ours.cost.count(steps) as f64);
-    let mut all = vec![
-        Verdict::at_least_times(&name("admissions/s, ours / Kueue"), times, RATE),
-        Verdict::at_most_times(
-            &name("CPU of the API server for each, ours / Kueue"),
-            cpu,
-            CPU,
-        ),
-        Verdict::at_most(
-            &name("writes of plans and releases"),
-            steps,
-            WRITES,
-            "for each",
-        ),
-    ];
-    if let Some(limit) = limit {
-        let most = bound(shape).min(f64::from(limit) / writes(ours, shape).max(1e-3));
-        let part = rate(ours, shape) / most;
-        let what = name("admissions/s / the lower of limit ÷ writes and the quotas' bound");
-        all.push(Verdict::at_least_times(&what, part, OF_BOUND));
+    let mut all = Vec::new();
+    match limit {
+        Some(BOUNDING) => {
+            let most = bound(shape).min(f64::from(BOUNDING));
+            let what = name("releases/s / its bound, a write for each");
+            all.push(Verdict::at_least_times(&what, own / most, OF_BOUND));
+        }
+        _ => {
+            let times = own / rate(theirs, shape);
+            let what = name("releases/s, ours / Kueue");
+            all.push(Verdict::at_least_times(&what, times, RATE));
+        }
     }
+    if let Some(bare) = bare {
+        let what = name("releases/s, ours / a bare loop of the same writes");
+        let part = own / rate(bare, shape);
+        all.push(Verdict::at_least_times(&what, part, OF_LOOP));
+    }
+    let what = name("CPU of the API server for each, ours / Kueue");
+    all.push(Verdict::at_most_times(&what, cpu, CPU));
+    let what = name("writes of plans and releases");
+    all.push(Verdict::at_most(&what, steps, WRITES, "for each"));
     all
 }
 
-/// A control plane of etcd and the API server.
-fn bare(stand: &Stand<'_>) -> Result<World> {
-    World::start(stand.binaries, stand.sublet, false)
-}
-
-fn peaks(world: &World, controller: &str) -> Result<[f64; 2]> {
-    let peak = |name| memory_mib(world.cluster.pid(name)?, "VmHWM");
-    Ok([peak(APISERVER)?, peak(controller)?])
-}
-
-fn ours(stand: &Stand<'_>, shape: &WorkShape, limit: Option<u32>) -> Result<Found> {
-    let mut world = bare(stand)?;
-    let nodes = work::nodes(shape)?;
-    let count = nodes.len();
-    world.create("nodes", NODES, nodes.into_iter().map(Ok))?;
-    // Only now: this controller takes the taint from new nodes.
-    world.wait_untainted(count)?;
-    world.cluster.stop(CONTROLLERS);
-    start_ours(&mut world, stand, shape, limit)?;
-    let before = Account::now(&world, Some(CONTROLLER))?;
-    let World {
-        executor,
-        client,
-        progress,
-        ..
-    } = &mut world;
-    let played = executor.block_on(work::play(client, shape, progress));
-    let played = played
-        .with_context(|| format!("the controller: {}", world.cluster.log_tail(CONTROLLER)))?;
-    let cost = Account::now(&world, Some(CONTROLLER))?.since(&before);
-    let wait = |share| short(percentile(&played.waits, share) / 1e3);
-    Ok(Found {
-        seconds: played.seconds,
-        cost,
-        taken_back: played.held_back,
-        peaks: peaks(&world, CONTROLLER)?,
-        waits: format!("p50 {} s, p99 {} s", wait(0.5), wait(0.99)),
-    })
-}
-
-/// Applies the shipped manifests, and the quotas; then starts the controller, and waits until it
-/// keeps the queue.
-pub(super) fn start_ours(
-    world: &mut World,
-    stand: &Stand<'_>,
-    shape: &WorkShape,
-    limit: Option<u32>,
-) -> Result<()> {
-    deployed::apply(&world.cluster, stand.repository)?;
-    deployed::apply_queue(&world.cluster, stand.repository)?;
-    for (path, object) in work::settings(shape) {
-        let posted = world.executor.block_on(post(&world.client, &path, &object));
-        posted.with_context(|| format!("make {}", object["metadata"]["name"]))?;
+impl Side<'_> {
+    fn name(&self) -> String {
+        match self {
+            Side::Kueue(_) => format!("Kueue {}", Kueue::VERSION),
+            Side::Ours => "**ours**".to_owned(),
+            Side::Loop(_) => "a bare loop of the same writes".to_owned(),
+        }
     }
-    start_queue(world, stand, limit)
+
+    fn process(&self) -> Option<&'static str> {
+        match self {
+            Side::Kueue(_) => Some(Kueue::PROCESS),
+            Side::Ours => Some(CONTROLLER),
+            Side::Loop(_) => None,
+        }
+    }
+
+    /// Runs all of the work on a control plane of its own.
+    fn run(&self, stand: &Stand<'_>, shape: &WorkShape, limit: Option<u32>) -> Result<Found> {
+        let mut world = World::start(stand.binaries, stand.sublet, false)?;
+        let nodes = work::nodes(shape)?;
+        let count = nodes.len();
+        world.create("nodes", NODES, nodes.into_iter().map(Ok))?;
+        // Only now: this controller takes the taint from new nodes.
+        world.wait_untainted(count)?;
+        world.cluster.stop(CONTROLLERS);
+        work::post_all(&world, &work::settings(shape))?;
+        match self {
+            Side::Kueue(kueue) => {
+                kueue.start(&world.cluster, limit)?;
+                work::post_all(&world, &work::kueue_queues(shape))?;
+                kueue.until_active(&world.cluster)?;
+            }
+            Side::Ours | Side::Loop(_) => {
+                apply_ours(&world, stand)?;
+                work::post_all(&world, &work::quotas(shape))?;
+            }
+        }
+        if matches!(self, Side::Ours) {
+            start_queue(&world, stand, limit)?;
+        }
+        let process = self.process();
+        let before = Account::now(&world, process)?;
+        let played = self.play(&mut world, shape);
+        let log = || process.map_or_else(String::new, |name| world.cluster.log_tail(name));
+        let played = played.with_context(log)?;
+        let cost = Account::now(&world, process)?.since(&before);
+        let peak = |name| memory_mib(world.cluster.pid(name)?, "VmHWM");
+        let peaks = [peak(APISERVER)?, process.map_or(Ok(0.0), peak)?];
+        Ok(Found {
+            played,
+            cost,
+            peaks,
+        })
+    }
+
+    fn play(&self, world: &mut World, shape: &WorkShape) -> Result<Played> {
+        let own = match self {
+            Side::Loop(beside) => {
+                let client = world.executor.block_on(bare::controllers_client(world))?;
+                Some((client, *beside))
+            }
+            Side::Kueue(_) | Side::Ours => None,
+        };
+        let World {
+            executor,
+            client,
+            progress,
+            ..
+        } = world;
+        let playing = work::play(client, shape, progress);
+        let Some((own, beside)) = own else {
+            return executor.block_on(playing);
+        };
+        let mut looping = executor.spawn(bare::follow(own, Rooms::new(shape), beside));
+        executor.block_on(async {
+            tokio::select! {
+                played = playing => played,
+                ended = &mut looping => {
+                    ended??;
+                    bail!("the loop has ended")
+                }
+            }
+        })
+    }
+}
+
+/// Applies the shipped manifests, those of the queue among them.
+pub(super) fn apply_ours(world: &World, stand: &Stand<'_>) -> Result<()> {
+    deployed::apply(&world.cluster, stand.repository)?;
+    deployed::apply_queue(&world.cluster, stand.repository)
 }
 
 /// Starts the controller, and waits until it keeps the queue.
@@ -285,145 +343,5 @@ pub(super) fn start_queue(world: &World, stand: &Stand<'_>, limit: Option<u32>) 
             "the controller keeps no queue: {log}"
         );
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn kueues(
-    stand: &Stand<'_>,
-    kueue: &Kueue,
-    shape: &WorkShape,
-    limit: Option<u32>,
-) -> Result<Found> {
-    let mut world = bare(stand)?;
-    world.cluster.stop(CONTROLLERS);
-    kueue.define(&world.cluster)?;
-    let kubeconfig = world.cluster.kubeconfig("admin")?;
-    world
-        .cluster
-        .spawn(KUEUE, kueue.scheduler(&kubeconfig, limit))?;
-    std::thread::sleep(SETTLED);
-    let results = tempfile::tempdir()?;
-    let file = results.path().join("shape.yaml");
-    std::fs::write(&file, shape.file()?)?;
-    let before = Account::now(&world, Some(KUEUE))?;
-    world.cluster.spawn(
-        GENERATOR,
-        kueue.generator(&kubeconfig, &file, results.path()),
-    )?;
-    // This is the last of the files that it writes; then it deletes what it has made.
-    let last = results.path().join("wlStates.csv");
-    let began = Instant::now();
-    world.progress.restart();
-    while !last.exists() {
-        let is_there = world.cluster.pid(GENERATOR).is_ok() || last.exists();
-        let fault = || world.cluster.log_tail(GENERATOR);
-        ensure!(is_there, "Kueue's generator has ended: {}", fault());
-        ensure!(
-            began.elapsed() < LONGEST,
-            "Kueue's generator does not end: {}",
-            fault()
-        );
-        world.progress.tick(|| "Kueue's generator runs".to_owned());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let cost = Account::now(&world, Some(KUEUE))?.since(&before);
-    let peaks = peaks(&world, KUEUE)?;
-    world.cluster.stop(GENERATOR);
-    let summary = std::fs::read_to_string(results.path().join("summary.yaml"))?;
-    let Summary {
-        seconds,
-        mean_ms,
-        taken_back,
-    } = summed(&summary, shape.workloads())?;
-    Ok(Found {
-        seconds,
-        cost,
-        taken_back,
-        peaks,
-        waits: format!("mean {} s", short(mean_ms / 1e3)),
-    })
-}
-
-/// Kueue's generator's report at the end.
-#[derive(Debug, PartialEq)]
-struct Summary {
-    seconds: f64,
-    mean_ms: f64,
-    taken_back: u64,
-}
-
-fn summed(text: &str, workloads: usize) -> Result<Summary> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct All {
-        cluster_queue_classes: std::collections::BTreeMap<String, Queues>,
-        workload_classes: std::collections::BTreeMap<String, Class>,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Queues {
-        first_event_time: String,
-        last_event_time: String,
-    }
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Class {
-        count: u64,
-        total_evictions: u64,
-        average_time_to_admission_ms: f64,
-    }
-    let all: All = serde_saphyr::from_str(text).context("the summary of Kueue's generator")?;
-    let classes = all.workload_classes.values();
-    let count: u64 = classes.clone().map(|class| class.count).sum();
-    ensure!(
-        count == workloads as u64,
-        "Kueue's generator saw {count} workloads, not {workloads}"
-    );
-    let moment = |text: &String| {
-        text.parse::<jiff::Timestamp>()
-            .with_context(|| format!("{text:?}"))
-    };
-    let queues = all.cluster_queue_classes.values();
-    let first: Result<Vec<_>> = queues
-        .clone()
-        .map(|one| moment(&one.first_event_time))
-        .collect();
-    let last: Result<Vec<_>> = queues.map(|one| moment(&one.last_event_time)).collect();
-    let first = first?.into_iter().min().context("no queue")?;
-    let last = last?.into_iter().max().context("no queue")?;
-    let waited = classes
-        .clone()
-        .map(|one| one.count as f64 * one.average_time_to_admission_ms);
-    Ok(Summary {
-        seconds: last.duration_since(first).as_secs_f64(),
-        mean_ms: waited.sum::<f64>() / count.max(1) as f64,
-        taken_back: classes.map(|one| one.total_evictions).sum(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_is_read_and_one_of_other_work_is_refused() {
-        let text = "clusterQueueClasses: {cq: {cpuUsed: 1, cpuAverageUsage: 2, nominalQuota: 3,
-            firstEventTime: '2026-01-02T03:04:05.5Z', lastEventTime: '2026-01-02T03:05:06Z'}}
-workloadClasses:
-  large: {count: 1, totalEvictions: 2, averageTimeToAdmissionMs: 4000, averageTimeToFinishMs: 9}
-  small: {count: 3, totalEvictions: 0, averageTimeToAdmissionMs: 0, averageTimeToFinishMs: 9}
-";
-        let read = summed(text, 4).unwrap();
-        assert_eq!(
-            (read.seconds, read.mean_ms, read.taken_back),
-            (60.5, 1000.0, 2)
-        );
-        assert!(
-            summed(text, 5)
-                .unwrap_err()
-                .to_string()
-                .contains("saw 4 workloads")
-        );
-        assert!(summed("{}", 0).is_err());
     }
 }

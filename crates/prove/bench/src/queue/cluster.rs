@@ -12,7 +12,7 @@ use sublet_model::{
 use sublet_plan::stock::{NodeRules, PodRules};
 use sublet_plan::{Engine, EngineOptions, StockRules};
 use sublet_queue::{
-    Amounts, Gang, GangMode, GangRole, Group, GroupId, MatchPolicy, Member, MemberShape,
+    Amounts, Gang, GangMode, GangRole, Group, GroupId, GroupPast, MatchPolicy, Member, MemberShape,
     QueueDecision, QueueMemo, QueueRules, QueueSnapshot, Quota, QuotaTree, Slot, TreeTotals, plan,
 };
 
@@ -143,6 +143,7 @@ impl Cluster {
             satisfied: false,
             ends: None,
             started: None,
+            past: GroupPast::default(),
         };
         self.made += 1;
         self.groups.push(group);

@@ -9,7 +9,7 @@ use sublet_api::keys;
 use sublet_testbed::deployed::{self, CONTROLLER, EXTENDER, KUBE_SCHEDULER};
 use sublet_testbed::{APISERVER, ETCD};
 
-use super::api::{Stand, start_queue};
+use super::api::{Stand, apply_ours, start_queue};
 use crate::objects;
 use crate::rate::{SETTLED, configuration, follow};
 use crate::report::{Report, short};
@@ -65,8 +65,7 @@ pub(super) fn measure(
     head.extend(PROCESSES.map(|(what, _)| format!("{what}, CPU ms")));
     let mut rows = vec![head];
     let mut world = World::start(stand.binaries, stand.sublet, true)?;
-    deployed::apply(&world.cluster, stand.repository)?;
-    deployed::apply_queue(&world.cluster, stand.repository)?;
+    apply_ours(&world, stand)?;
     let mut there = 0;
     for &count in nodes {
         world.create(

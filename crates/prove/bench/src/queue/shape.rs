@@ -1,25 +1,25 @@
-//! The work that comes: cohorts of queues of workloads, in the form that the generator of Kueue's
-//! own performance test reads (`test/performance/scheduler` of its repository). So one file makes
-//! the work of both.
+//! The work that comes: cohorts of queues of workloads, in the form of Kueue's own performance test
+//! (`test/performance/scheduler` of its repository). What it says about eviction is not read: nobody
+//! is evicted here.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// The most workloads of one file: as many as Kueue's large test has, and some more.
 const MOST: usize = 100_000;
 
 /// A whole file.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct WorkShape {
     cohorts: Vec<CohortSet>,
 }
 
 /// Equal cohorts: queues that lend to each other.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CohortSet {
     class_name: String,
@@ -28,7 +28,7 @@ struct CohortSet {
 }
 
 /// Equal queues of a cohort. Amounts are whole CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct QueuesSet {
     class_name: String,
@@ -41,7 +41,7 @@ struct QueuesSet {
 }
 
 /// Workloads that come one after the other.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct WorkloadsSet {
     /// Number of times that all of them come.
@@ -53,7 +53,7 @@ pub(super) struct WorkloadsSet {
 }
 
 /// One workload.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct WorkKind {
     /// A word for its size.
@@ -93,7 +93,7 @@ impl WorkShape {
         WorkShape::parse(&text, fraction).with_context(|| format!("{}", path.display()))
     }
 
-    fn parse(text: &str, fraction: usize) -> Result<WorkShape> {
+    pub(super) fn parse(text: &str, fraction: usize) -> Result<WorkShape> {
         let mut shape: WorkShape = serde_saphyr::from_str(text)?;
         let sets = shape
             .cohorts
@@ -148,7 +148,7 @@ impl WorkShape {
         all.collect()
     }
 
-    /// All queues, named as Kueue's generator names them.
+    /// All queues by name.
     pub(super) fn queues(&self) -> Vec<WorkQueue<'_>> {
         let mut all = Vec::new();
         for set in &self.cohorts {
@@ -198,12 +198,6 @@ impl WorkShape {
         Duration::from_millis(least)
     }
 
-    /// The same as a file that Kueue's generator reads.
-    pub(super) fn file(&self) -> Result<String> {
-        // JSON is YAML.
-        Ok(serde_json::to_string_pretty(self)?)
-    }
-
     /// One line about it.
     pub(super) fn described(&self) -> String {
         format!(
@@ -245,12 +239,6 @@ mod tests {
             WorkShape::parse(PUBLISHED, usize::MAX).unwrap().workloads(),
             90
         );
-    }
-
-    #[test]
-    fn what_is_written_for_a_peer_says_the_same() {
-        let shape = WorkShape::parse(PUBLISHED, 7).unwrap();
-        assert_eq!(WorkShape::parse(&shape.file().unwrap(), 1).unwrap(), shape);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Figure: the time that a job is charged, beside what its kernels took.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,7 +7,7 @@ use anyhow::{Context, Result};
 use super::tenants::{Tenant, Way};
 use crate::progress::progress;
 use crate::report::{Report, short};
-use crate::stage::{Stage, number, soon, until};
+use crate::stage::{Stages, number, soon, until};
 
 /// Launches of a request and how long each takes, in microseconds.
 const REQUESTS: [(u32, u32); 4] = [(20, 20), (10, 100), (8, 500), (40, 500)];
@@ -19,7 +18,7 @@ const PAUSE: &str = "0.01";
 ///
 /// # Errors
 /// A program fails.
-pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result<()> {
+pub(super) fn measure(stages: &Stages, is_quick: bool, report: &mut Report) -> Result<()> {
     let seconds = if is_quick { 2 } else { 10 };
     report.say("## Charged and used");
     report.say(&format!(
@@ -43,7 +42,7 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
             progress(&format!(
                 "{launches} launches of {microseconds} µs, neighbour: {is_shared}"
             ));
-            let served = serve(bin, (launches, microseconds), is_shared, seconds)?;
+            let served = serve(stages, (launches, microseconds), is_shared, seconds)?;
             rows.push(served.cells(launches, microseconds, is_shared));
         }
     }
@@ -72,12 +71,12 @@ impl Served {
 }
 
 fn serve(
-    bin: &Path,
+    stages: &Stages,
     (launches, microseconds): (u32, u32),
     is_shared: bool,
     seconds: u64,
 ) -> Result<Served> {
-    let stage = Stage::new(bin, Some("1x16GiB"))?;
+    let stage = stages.open()?;
     let share = if is_shared { "50%" } else { "0%..90%" };
     let flags = ["--name", "server", "--memory", "1GiB", "--compute", share];
     let mut shell = stage.shell(Some(&flags))?;

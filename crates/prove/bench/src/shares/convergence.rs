@@ -1,6 +1,5 @@
 //! Figure: how long shares are wrong after a program came or left.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -8,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::tenants::{Tenant, Way, percent_of};
 use crate::progress::progress;
 use crate::report::{Report, Verdict, short};
-use crate::stage::{Stage, soon};
+use crate::stage::{Stages, soon};
 
 /// Seconds (issue 16).
 const TARGET: f64 = 2.0;
@@ -20,12 +19,12 @@ const SPAN: usize = 10;
 
 const MICROSECONDS: u32 = 500;
 
-pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result<()> {
+pub(super) fn measure(stages: &Stages, is_quick: bool, report: &mut Report) -> Result<()> {
     let runs = if is_quick { 1 } else { 3 };
     progress("somebody comes and leaves");
     let (mut coming, mut leaving): (f64, f64) = (0.0, 0.0);
     for _ in 0..runs {
-        let (came, left) = once(bin)?;
+        let (came, left) = once(stages)?;
         coming = coming.max(came);
         leaving = leaving.max(left);
     }
@@ -49,8 +48,8 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
 }
 
 /// Seconds until the shares are right after the second program came, and after it left.
-fn once(bin: &Path) -> Result<(f64, f64)> {
-    let stage = Stage::new(bin, Some("1x16GiB"))?;
+fn once(stages: &Stages) -> Result<(f64, f64)> {
+    let stage = stages.open()?;
     let from = soon(Duration::from_secs(2));
     let first = Tenant {
         percent: 75,

@@ -1,7 +1,6 @@
 //! Figure: the shares that several programs get when each wants the whole card, beside the shares
 //! that they asked for.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,7 +8,7 @@ use anyhow::Result;
 use super::tenants::{Running, Tenant, Way, percent_of};
 use crate::progress::progress;
 use crate::report::{Report, Verdict};
-use crate::stage::{Stage, soon};
+use crate::stage::{Stages, soon};
 
 /// Percentage points (issue 16).
 const TARGET: f64 = 3.0;
@@ -31,7 +30,7 @@ struct Outcome {
     idle: f64,
 }
 
-pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result<()> {
+pub(super) fn measure(stages: &Stages, is_quick: bool, report: &mut Report) -> Result<()> {
     let (asked, lengths, seconds) = match is_quick {
         true => (&ASKED[1..2], &MICROSECONDS[1..], 3),
         false => (&ASKED[..], &MICROSECONDS[..], 10),
@@ -55,7 +54,7 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
                 let mut cells = vec![what.clone()];
                 let mut errors = Vec::new();
                 for way in Way::ALL {
-                    let outcome = run(bin, way, asked, us, is_graph, seconds)?;
+                    let outcome = run(stages, way, asked, us, is_graph, seconds)?;
                     cells.extend(outcome.cells());
                     errors.push(outcome.error);
                 }
@@ -82,14 +81,14 @@ pub(super) fn measure(bin: &Path, is_quick: bool, report: &mut Report) -> Result
 
 /// Runs the programs together, on a machine of their own.
 fn run(
-    bin: &Path,
+    stages: &Stages,
     way: Way,
     asked: &[u32],
     microseconds: u32,
     is_graph: bool,
     seconds: u64,
 ) -> Result<Outcome> {
-    let stage = Stage::new(bin, Some("1x16GiB"))?;
+    let stage = stages.open()?;
     let from = soon(HEAD_START);
     let tenant = |percent| Tenant {
         percent,

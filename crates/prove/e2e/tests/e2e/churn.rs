@@ -357,10 +357,21 @@ fn strike(world: &World, pods: &[SchedulerPod], blow: Blow) -> Result<()> {
     let took = struck.until_another_binds(world)?;
     println!("{blow:?}: first Binding after {took:.2?}");
     let is_end = matches!(blow, Blow::EndExtender | Blow::EndPod);
-    ensure!(
-        !is_end || took < SWIFT.lasts,
-        "{took:.1?}: the Lease was not given back"
-    );
+    if is_end && took >= SWIFT.lasts {
+        // Where a write got no answer, the Lease is left to end by itself: it may yet be carried out.
+        let said: Vec<String> = struck
+            .leader
+            .processes()
+            .iter()
+            .map(|process| world.cluster.log_tail(process))
+            .collect();
+        ensure!(
+            said.iter().any(|said| said.contains("a write is open")),
+            "{took:.1?}: the Lease was not given back\n{}",
+            said.join("\n")
+        );
+        println!("{blow:?}: a write was open");
+    }
     if let Some(asking) = asking {
         let silence = asking
             .join()

@@ -22,17 +22,11 @@ use sublet_client::{Act, ObjectAddress, Write, connect};
 use sublet_controller::shell::{Control, Decision, govern};
 use sublet_e2e::{audit, binaries, eventually};
 use sublet_model::Pauses;
-use sublet_replicas::leader::{LeaseTiming, campaign, candidacy};
+use sublet_replicas::leader::{SWIFT, campaign, candidacy};
 use sublet_tasks::{TaskEnded, vital};
 use sublet_telemetry::metrics::ControllerMetrics;
 use sublet_testbed::{Cluster, ClusterOptions, User};
 use tokio::sync::oneshot;
-
-const TIMING: LeaseTiming = LeaseTiming {
-    lasts: Duration::from_secs(4),
-    writes: Duration::from_secs(2),
-    retry: Duration::from_millis(500),
-};
 
 const CRD: &str = r"
 apiVersion: apiextensions.k8s.io/v1
@@ -157,7 +151,7 @@ impl Replica {
             let _governs = vital.start_for_now("the toys' controller", governs);
             let (end, ended) = oneshot::channel::<()>();
             let leading = metrics.leading;
-            let campaigns = campaign(client, lease, me, TIMING, campaigner, leading, async {
+            let campaigns = campaign(client, lease, me, SWIFT, campaigner, leading, async {
                 let _gone = ended.await;
             });
             let mut campaigns = std::pin::pin!(campaigns);

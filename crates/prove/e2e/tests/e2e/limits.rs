@@ -3,10 +3,11 @@
 //!
 //! The referee is the driver's own count, by NVML: whole blocks of 2 MiB, not what programs asked.
 //! Any sequence of sizes, on drivers that pack in other ways, is in `limits/packing.rs`; graphs
-//! past a driver that tells little are in `limits/graphs.rs`; pinned memory of the machine is in
-//! `limits/pinned.rs`.
+//! past a driver that tells little are in `limits/graphs.rs`, code in `limits/modules.rs`; pinned
+//! memory of the machine is in `limits/pinned.rs`.
 
 mod graphs;
+mod modules;
 mod packing;
 mod pinned;
 

@@ -89,7 +89,8 @@ fn a_folder_that_cannot_be_written_is_told() -> Result<()> {
     }
     let libraries = machine.path().join("run/libraries");
     let script = format!(
-        "umask 077 && mkdir -p {0} && mount -t tmpfs -o ro,mode=700 tmpfs {0} && exec \"$@\"",
+        "umask 077 && mkdir -p {0} && for folder in {0} /var/cache; do \
+         mount -t tmpfs -o ro,mode=700 tmpfs $folder || exit 9; done; exec \"$@\"",
         libraries.display()
     );
     let job = machine.job("--memory 1GiB", ALL);
@@ -102,7 +103,8 @@ fn a_folder_that_cannot_be_written_is_told() -> Result<()> {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let told = format!(
         "error: there is no folder for our libraries: {}: cannot write there: Read-only file \
-         system (os error 30)\nhint: SUBLET_RUNTIME_DIR",
+         system (os error 30); /var/cache/sublet/libraries: Read-only file system (os error 30)\n\
+         hint: SUBLET_RUNTIME_DIR",
         libraries.display()
     );
     ensure!(ended.errors.starts_with(&told), "{}", ended.errors);

@@ -2,10 +2,12 @@
 //! taken back, and a job that waits is told why. The events are read from the API server's watch.
 
 mod deleted;
+mod flow;
 mod native;
 pub(crate) mod objects;
 mod on_paper;
 mod peers;
+mod profiles;
 mod refusals;
 mod resize;
 mod shown;
@@ -232,20 +234,32 @@ fn what_can_never_start_says_why_within_a_second() -> Result<()> {
     Ok(())
 }
 
+/// Plays with a controller of these flags, and leaves the cluster to other tests as it was.
+fn with_flags(world: &World, flags: &[&str], play: fn(&World) -> Result<()>) -> Result<()> {
+    world.restart_queueing_controller(flags)?;
+    let played = play(world);
+    world.restart_queueing_controller(&[])?;
+    played
+}
+
 /// One team borrows the part that the other does not use, until its owner asks. Then whole gangs
-/// go, each once.
+/// go at once, each once, and their objects say so.
 #[test]
 fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     let Some(world) = World::lease_queueing()? else {
         return Ok(());
     };
-    nodes(&world, &[("n1", 8), ("n2", 4)])?;
+    with_flags(&world, &["--queue-profile", "koordinator"], lend_and_take)
+}
+
+fn lend_and_take(world: &World) -> Result<()> {
+    nodes(world, &[("n1", 8), ("n2", 4)])?;
     let quotas = [("lender", 8), ("taker", 4)];
     for (name, min) in quotas {
         world.cluster.apply(&namespace(name))?;
         world.cluster.apply(&elastic_quota(name, name, min, 12))?;
     }
-    let recorder = record(&world)?;
+    let recorder = record(world)?;
     for name in ["a", "b", "c"] {
         let gang = Gang {
             namespace: "taker",
@@ -255,7 +269,7 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
             .cluster
             .apply(&(pod_group(name, 4, "taker") + &gang.deployment(4)))?;
     }
-    until_running(&world, &[("a", 4), ("b", 4), ("c", 4)])?;
+    until_running(world, &[("a", 4), ("b", 4), ("c", 4)])?;
     let gang = Gang {
         namespace: "lender",
         ..Gang::new("owner")
@@ -264,7 +278,7 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
         .cluster
         .apply(&(pod_group("owner", 8, "lender") + &gang.deployment(8)))?;
     let left = eventually(|| {
-        let running = running(&world)?;
+        let running = running(world)?;
         ensure!(
             running.get("owner") == Some(&8) && running.len() == 2,
             "{running:?}"
@@ -275,9 +289,9 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     let quiet = Instant::now() + Duration::from_secs(30);
     eventually(|| {
         ensure!(
-            running(&world)? == left,
+            running(world)? == left,
             "{:?}, and before {left:?}",
-            running(&world)?
+            running(world)?
         );
         ensure!(Instant::now() >= quiet, "not long enough yet");
         Ok(())
@@ -296,6 +310,19 @@ fn lent_quota_is_taken_back_in_whole_gangs_and_once() -> Result<()> {
     gone.sort();
     let gangs: BTreeSet<&String> = gone.iter().collect();
     ensure!(gone.len() == 8 && gangs.len() == 2, "who went: {gone:?}");
+    for name in ["a", "b", "c"] {
+        let group = world.get(&["podgroups.scheduling.x-k8s.io", name, "-n", "taker"])?;
+        let notes = &group["metadata"]["annotations"];
+        let went = gangs.contains(&name.to_owned());
+        ensure!(
+            (notes["sublet.dev/reclaims"] == "1") == went,
+            "{name}: {notes}"
+        );
+        ensure!(
+            notes["sublet.dev/reclaimed-at"].is_string() == went,
+            "{name}: {notes}"
+        );
+    }
     Ok(())
 }
 
@@ -405,66 +432,5 @@ fn the_examples_start_a_gang_in_its_teams_quota() -> Result<()> {
     assert_eq!(seen.broken, [""; 0]);
     let bound = seen.log.iter().filter(|(_, what)| *what == Happened::Bound);
     assert_eq!(bound.count(), 4);
-    Ok(())
-}
-
-/// Plans let both kinds of Job go, those that are held back and those that are not; and the
-/// controller that keeps the queue may die at any moment.
-#[test]
-fn jobs_flow_while_the_controller_is_killed() -> Result<()> {
-    const JOBS: usize = 48;
-    let Some(world) = World::lease_queueing()? else {
-        return Ok(());
-    };
-    nodes(&world, &[("n1", 8), ("n2", 8)])?;
-    world.cluster.apply(&namespace("flow"))?;
-    world
-        .cluster
-        .apply(&elastic_quota("flow", "flow", 16, 16))?;
-    let recorder = record(&world)?;
-    let jobs: String = (0..JOBS)
-        .map(|at| job(&format!("j{at}"), "flow", 1 + at % 4, at % 2 == 0))
-        .collect();
-    let ended = || -> Result<usize> {
-        let list = world.get(&["jobs", "-n", "flow"])?;
-        let jobs = list["items"].as_array().context("no list")?;
-        Ok(jobs
-            .iter()
-            .filter(|job| job["status"]["completionTime"].is_string())
-            .count())
-    };
-    world.cluster.apply(&jobs)?;
-    for least in [JOBS / 4, JOBS / 2] {
-        eventually(|| {
-            let ended = ended()?;
-            ensure!(ended >= least, "{ended} of {JOBS} jobs have ended");
-            Ok(())
-        })?;
-        world.cluster.kill(deployed::CONTROLLER, Signal::KILL)?;
-        world.cluster.start_again(deployed::CONTROLLER)?;
-    }
-    eventually(|| {
-        let ended = ended()?;
-        ensure!(ended == JOBS, "{ended} of {JOBS} jobs have ended");
-        let plans = world.cluster.kubectl(&["get", "gangplans", "-o", "name"])?;
-        ensure!(plans.is_empty(), "{plans}");
-        Ok(())
-    })?;
-    let seen = recorder.stop()?;
-    assert_eq!(seen.broken, [""; 0]);
-    // No pod was made for nothing, and none went before its time.
-    let mut bound: BTreeMap<String, usize> = BTreeMap::new();
-    for (pod, what) in &seen.log {
-        ensure!(
-            *what != Happened::Goes || seen.log.contains(&(pod.clone(), Happened::Over)),
-            "{pod} was evicted"
-        );
-        if *what == Happened::Bound {
-            *bound.entry(gang_of(pod)).or_default() += 1;
-        }
-    }
-    let wanted: BTreeMap<String, usize> =
-        (0..JOBS).map(|at| (format!("j{at}"), 1 + at % 4)).collect();
-    assert_eq!(bound, wanted);
     Ok(())
 }

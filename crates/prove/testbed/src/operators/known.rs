@@ -203,3 +203,49 @@ pub const KUBEDL: Operator = Operator {
     ],
     ready: "/metrics",
 };
+
+/// Kueue as it is shipped, which a benchmark runs beside Sublet. Its own webhooks are not asked: they
+/// would cost the API server more. `{limit}` and `{burst}` are its client's, in requests a second; the
+/// rest is the shipped configuration, but for what nobody uses there.
+pub(crate) const KUEUE: Operator = Operator {
+    name: "kueue",
+    list: ".",
+    module: "sigs.k8s.io/kueue",
+    program: "cmd/kueue",
+    definitions: &[
+        "config/components/crd/bases/kueue.x-k8s.io_admissionchecks.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_clusterqueues.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_cohorts.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_localqueues.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_multikueueclusters.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_multikueueconfigs.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_provisioningrequestconfigs.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_resourceflavors.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_topologies.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_workloadpriorityclasses.yaml",
+        "config/components/crd/bases/kueue.x-k8s.io_workloads.yaml",
+    ],
+    calls: None,
+    changed: &[Changed {
+        file: "cmd/kueue/main.go",
+        to: "main.go",
+        // It reads a certificate for its figures, also where it serves none.
+        lines: &[(
+            "metricsCertPath := \"/etc/kueue/metrics/certs\"",
+            "metricsCertPath := filepath.Join(os.TempDir(), \"k8s-webhook-server/serving-certs\")",
+        )],
+    }],
+    configuration: Some(
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n\
+         webhook: {port: {calls}, host: 127.0.0.1, certDir: '{folder}/k8s-webhook-server/serving-certs'}\n\
+         metrics: {bindAddress: '0'}\nhealth: {healthProbeBindAddress: '127.0.0.1:{health}'}\n\
+         leaderElection: {leaderElect: false}\ninternalCertManagement: {enable: false}\n\
+         controller: {groupKindConcurrency: {Job.batch: 5, Workload.kueue.x-k8s.io: 5, \
+         LocalQueue.kueue.x-k8s.io: 1, Cohort.kueue.x-k8s.io: 1, ClusterQueue.kueue.x-k8s.io: 1, \
+         ResourceFlavor.kueue.x-k8s.io: 1}}\n\
+         clientConnection: {qps: {limit}, burst: {burst}}\n\
+         integrations: {frameworks: [batch/job]}\nfeatureGates: {VisibilityOnDemand: false}\n",
+    ),
+    arguments: &["--config={folder}/configuration.yaml"],
+    ready: "/readyz",
+};

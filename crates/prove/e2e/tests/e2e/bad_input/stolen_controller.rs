@@ -169,6 +169,11 @@ fn job_changes() -> Vec<Try> {
             json!({ "spec": { "parallelism": 9 } }),
         ),
         ("moves a job", JOB, metadata("labels", &json!({ "a": "b" }))),
+        (
+            "writes what others read of a job",
+            JOB,
+            metadata("annotations", &json!({ "a": "b" })),
+        ),
     ]
 }
 
@@ -196,12 +201,17 @@ fn own() -> Vec<(&'static str, Value)> {
         { "op": "remove", "path": "/spec/schedulingGates/0" },
     ]);
     let nominated = json!({ "status": { "nominatedNodeName": "n1" } });
+    let went =
+        json!({ "sublet.dev/reclaims": "1", "sublet.dev/reclaimed-at": "2026-01-01T00:00:00Z" });
+    let went = metadata("annotations", &went);
     let used =
         json!({ "metadata": { "annotations": share }, "status": { "used": { "cpu": "1" } } });
     vec![
         (OWN, slot),
         (OWN_STATUS, nominated),
         (JOB, json!({ "spec": { "suspend": false } })),
+        (JOB, went.clone()),
+        (GROUP, went),
         (QUOTA, used),
         (GROUP, json!({ "status": { "phase": "Pending" } })),
     ]

@@ -140,6 +140,21 @@ const MADE: &[(&str, &str, &str)] = &[
         "- --queue-filter=known-end\n",
     ),
     (
+        "queue.enabled=true,queue.profile=strict",
+        "70-controller.yaml",
+        "- --queue-profile=strict\n",
+    ),
+    (
+        "queue.enabled=true,queue.minWithin=24h",
+        "70-controller.yaml",
+        "- --queue-min-within=24h\n",
+    ),
+    (
+        "queue.enabled=true,queue.checkpointEvery=30m",
+        "70-controller.yaml",
+        "- --queue-checkpoint-every=30m\n",
+    ),
+    (
         "queue.enabled=true",
         "71-webhook.yaml",
         "resources: [elasticquotas]",

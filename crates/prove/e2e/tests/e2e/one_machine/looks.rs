@@ -82,6 +82,8 @@ fn a_look_shows_what_an_arbiter_would_show() -> Result<()> {
     );
     let alone = machine.top()?;
     assert_eq!(alone["jobs"][0]["pids"], json!([pid]), "{alone}");
+    let unmeasured = &alone["gpus"][0];
+    assert_eq!(unmeasured.get("contextMiB"), None, "{unmeasured}");
     assert!(machine.arbiter().is_err());
     let agent = agent(&machine)?;
     let names = |value: &Value| {
@@ -149,5 +151,47 @@ fn a_refused_arbiter_names_the_command_that_ends_the_other() -> Result<()> {
     let killed = end(machine.command("bash").args(["-c", kill]))?;
     assert_eq!(killed.code, Some(0), "{kill}: {killed:?}");
     assert_eq!(agent.end()?.code, Some(0));
+    Ok(())
+}
+
+/// Another folder, a job around it and a network of its own are what any user's program can have.
+#[test]
+fn one_machine_has_one_arbiter_in_whatever_folder_and_from_within_a_job() -> Result<()> {
+    let (Some(machine), Some(other)) = (Machine::new(EXACT)?, Machine::new(EXACT)?) else {
+        return Ok(());
+    };
+    let agent_of = agent(&machine)?;
+    let elsewhere = format!("SUBLET_RUNTIME_DIR={}/elsewhere", machine.path().display());
+    let starts = machine.sublet("agent --standalone");
+    let refuses = |mut command: Command, apart: &[&str]| -> Result<()> {
+        let start = command.args(apart).args(["env", &elsewhere]);
+        let refused = end(start.arg(starts.get_program()).args(starts.get_args()))?;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let why = "an arbiter looks after these GPUs already: ";
+        ensure!(refused.errors.contains(why), "{refused:?}");
+        Ok(())
+    };
+    let alone = || {
+        let mut command = machine.command("env");
+        command.arg(format!("SUBLET_FAKE_GPU={}", machine.spec()));
+        command
+    };
+    refuses(alone(), &[])?;
+    refuses(machine.run("--memory 1GiB"), &[])?;
+    if rustix::process::geteuid().is_root() {
+        refuses(alone(), &["unshare", "--net"])?;
+        refuses(machine.run("--memory 1GiB"), &["unshare", "--net"])?;
+    }
+    let (name, folder) = elsewhere.split_once('=').context("no value")?;
+    let refused = end(machine.run("--memory 1GiB").arg("true").env(name, folder))?;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let why = format!("process {} of user ", agent_of.pid().as_raw_nonzero());
+    ensure!(refused.errors.contains(&why), "{refused:?}");
+    // An equal machine is another one.
+    let agent_of_other = agent(&other)?;
+    for agent in [agent_of, agent_of_other] {
+        agent.signal(Signal::TERM)?;
+        assert_eq!(agent.end()?.code, Some(0));
+    }
     Ok(())
 }

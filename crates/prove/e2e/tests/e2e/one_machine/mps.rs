@@ -34,7 +34,13 @@ impl World {
         };
         let record = machine.path().join("record");
         let script = control.script(&machine.built("sublet-workload"), &record);
-        let control = machine.script("mps-control", &script)?;
+        World::with(machine, &script).map(Some)
+    }
+
+    /// With that control program on that machine.
+    pub(crate) fn with(machine: Machine, script: &str) -> Result<World> {
+        let record = machine.path().join("record");
+        let control = machine.script("mps-control", script)?;
         let words = format!("agent --standalone --mps={}", control.display());
         let mut arbiter = machine.sublet(&words);
         // What an operator's shell may have set is not for all tenants.
@@ -43,16 +49,16 @@ impl World {
         arbiter.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1M");
         let arbiter = Running::start(&mut arbiter)?;
         until("the arbiter", || machine.arbiter())?;
-        Ok(Some(World {
+        Ok(World {
             machine,
             arbiter,
             control,
             record,
-        }))
+        })
     }
 
     /// State of MPS, as `sublet top` says.
-    fn mps(&self) -> Result<Value> {
+    pub(crate) fn mps(&self) -> Result<Value> {
         Ok(self.machine.top()?["mps"].clone())
     }
 
@@ -302,6 +308,28 @@ fn an_arbiter_without_its_mps_does_not_start_and_leaves_nothing() -> Result<()> 
     let ended = Running::start(&mut machine.sublet(words))?.end()?;
     assert_eq!(ended.code, Some(2), "{ended:?}");
     Ok(())
+}
+
+/// Words by the folder that clients have, from the daemon's own user, as which root in a container
+/// comes. The stand-in takes all words.
+pub(crate) fn words_of_a_client(control: &MpsControl) -> Result<()> {
+    let Some(world) = World::new(control)? else {
+        return Ok(());
+    };
+    let first = world.mps()?;
+    let pipe = world.machine.folder()?.join("mps/pipe");
+    let refused = world.ask("quit -t 0", &pipe)?;
+    assert_eq!(refused, "Not enough privilege to execute quit command");
+    let said = world.ask("set_default_active_thread_percentage 10", &pipe)?;
+    let takes_defaults =
+        matches!(control, MpsControl::Nvidias(driver) if driver.version().starts_with("535."));
+    let percentage = if takes_defaults { "10.0" } else { "100.0" };
+    let now = world.ask("get_default_active_thread_percentage", &pipe)?;
+    assert_eq!(now, percentage, "{said}");
+    let mps = world.mps()?;
+    assert_eq!(mps["state"], "serving", "{mps}");
+    assert_eq!(mps["pid"], first["pid"], "{mps}");
+    world.end()
 }
 
 #[test]

@@ -1,12 +1,36 @@
 //! Shares of compute time as programs get them: real processes, real turns, fake cards with kernels
-//! that last. The share of a program is counted from its own kernels.
+//! that last. The share of a program is counted from its own kernels, whose ends the driver's
+//! events say.
+//!
+//! Programs that always have work are here; those that pause, answer requests, never wait, have
+//! many threads or processes, or lie are in the files of `shares`.
+
+mod backlogs;
+mod crowds;
+mod liars;
+mod pauses;
+mod requests;
+mod silence;
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use sublet_e2e::one_machine::{Machine, Running, pid_of, until};
 
 const ONE: &str = "1x16GiB,context=0MiB";
+
+/// Seconds from the start of programs until a window begins: all of them are at work by then.
+const HEAD_START: Duration = Duration::from_secs(2);
+
+/// Points that a mean may differ by beside what is promised: other tests have these cores, too.
+/// `cargo xtask bench shares` has the exact figures.
+const OF_A_MEAN: f64 = 3.0;
+
+/// And a single second.
+const OF_A_SECOND: f64 = 25.0;
 
 /// A job of 1 GiB whose program keeps its card busy for so many seconds, as far as it may.
 fn busy(machine: &Machine, flags: &str, seconds: u32, kernels: &str) -> Result<Running> {
@@ -33,12 +57,102 @@ fn counted(machine: &Machine, name: &str) -> Result<[f64; 3]> {
     Ok([used, waited, throttled])
 }
 
-/// Percent of the card that a program filled, second by second, with kernels of 500 µs.
-fn by_second(report: &Value) -> Result<Vec<f64>> {
+/// Percent of the card that the kernels of a program filled, in each tenth of a second.
+fn by_tenth(report: &Value) -> Result<Vec<f64>> {
     let tenths = report["perTenth"].as_array().context("no counts")?;
-    let tenths: Vec<f64> = tenths.iter().filter_map(Value::as_f64).collect();
-    let second = |tenths: &[f64]| tenths.iter().sum::<f64>() * 500.0 / 1e6 * 100.0;
+    let each = report["microseconds"].as_f64().context("no length")?;
+    let percent = |kernels: f64| kernels * each / 1e5 * 100.0;
+    Ok(tenths
+        .iter()
+        .filter_map(Value::as_f64)
+        .map(percent)
+        .collect())
+}
+
+/// The same, second by second.
+fn by_second(report: &Value) -> Result<Vec<f64>> {
+    let tenths = by_tenth(report)?;
+    let second = |tenths: &[f64]| tenths.iter().sum::<f64>() / 10.0;
     Ok(tenths.chunks_exact(10).map(second).collect())
+}
+
+/// Seconds that several programs have in common.
+#[derive(Clone, Copy)]
+struct Window {
+    /// When they begin, on CLOCK_MONOTONIC.
+    from: Duration,
+    seconds: u32,
+}
+
+impl Window {
+    /// So many seconds, which begin when the programs are at work.
+    fn soon(seconds: u32) -> Window {
+        Window {
+            from: monotonic() + HEAD_START,
+            seconds,
+        }
+    }
+
+    /// A job of 1 GiB whose program works from now until the window ends, and counts within it.
+    fn start(self, machine: &Machine, flags: &str, kernels: &str) -> Result<Running> {
+        let flags = format!("--memory 1GiB {flags}");
+        Running::start(&mut machine.job(&flags, &self.steady(kernels)))
+    }
+
+    /// The words of that program.
+    fn steady(self, kernels: &str) -> String {
+        let Window { from, seconds } = self;
+        let from = from.as_nanos();
+        format!("steady --from {from} --seconds {seconds} {kernels}")
+    }
+
+    /// Waits until so much of it is over.
+    fn wait(self, seconds: f64) -> Result<()> {
+        let at = self.from + Duration::from_secs_f64(seconds);
+        until("a second of the window", || {
+            ensure!(monotonic() >= at, "it is not over");
+            Ok(())
+        })
+    }
+
+    fn end(self) -> Duration {
+        self.from + Duration::from_secs(self.seconds.into())
+    }
+
+    /// The tenth of a second in which this moment lies.
+    fn tenth(self, at: Duration) -> usize {
+        (at.saturating_sub(self.from).as_millis() / 100) as usize
+    }
+}
+
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Demands a share of the card in percent: in the mean within so many points, and in no second far
+/// from it.
+fn has_its_share(seconds: &[f64], percent: f64, points: f64) -> Result<()> {
+    let whole = mean(seconds, 0, seconds.len());
+    let is_near = |one: &f64| (one - percent).abs() <= points + OF_A_SECOND;
+    ensure!(
+        (whole - percent).abs() <= points + OF_A_MEAN && seconds.iter().all(is_near),
+        "{whole} % and not {percent} %: {seconds:?}"
+    );
+    Ok(())
+}
+
+/// Other tests have these cores, too, and may take them for seconds: one of three runs will do.
+fn one_of_three(story: impl Fn() -> Result<()>) -> Result<()> {
+    let mut last = Ok(());
+    for _ in 0..3 {
+        last = story();
+        match &last {
+            Ok(()) => break,
+            Err(error) => println!("a run failed: {error:#}"),
+        }
+    }
+    last
 }
 
 /// The mean of seconds from the first to before the last.
@@ -50,43 +164,48 @@ fn mean(seconds: &[f64], from: usize, to: usize) -> f64 {
 #[test]
 fn programs_get_the_shares_they_ask_eager_and_as_graphs() -> Result<()> {
     for launch in ["eager", "graph"] {
-        let Some(machine) = Machine::new(ONE)? else {
-            return Ok(());
-        };
-        let kernels = format!("--launch {launch}");
-        let low = busy(&machine, "--name low --compute 25%", 6, &kernels)?;
-        let high = busy(&machine, "--name high --compute 75%", 6, &kernels)?;
-        until("the shares in top", || {
-            let (low, high) = (shown(&machine, "low")?, shown(&machine, "high")?);
-            let are_near = (low - 25.0).abs() <= 3.0 && (high - 75.0).abs() <= 3.0;
-            ensure!(are_near, "{launch}: {low} and {high} %");
-            for (name, share) in [("low", low), ("high", high)] {
-                let row = machine.tenant(name)?;
-                // Eight kernels of half a millisecond: 4 ms of the card.
-                let time = row["miniBatchMs"].as_f64();
-                let time = time.with_context(|| format!("no mini-batches: {row}"))?;
-                let of_card = time * share / 100.0;
-                ensure!(
-                    (of_card - 4.0).abs() <= 1.0,
-                    "{launch}: {of_card} ms: {row}"
-                );
-            }
-            Ok(())
-        })?;
-        // Since they came, and one came first.
-        let counts = [counted(&machine, "low")?, counted(&machine, "high")?];
-        let [[used, waited, _], [_, waited_less, _]] = counts;
-        assert!(used > 0.2 && waited > waited_less, "{counts:?}");
-        assert!(
-            counts.iter().all(|[.., limited]| *limited == 0.0),
-            "{counts:?}"
-        );
-        let (low, high) = (low.end()?.report()?, high.end()?.report()?);
-        let (low, high) = (by_second(&low)?, by_second(&high)?);
-        let (low, high) = (mean(&low, 1, 5), mean(&high, 1, 5));
-        assert!((low - 25.0).abs() <= 6.0, "{launch}: {low} and {high}");
-        assert!((high - 75.0).abs() <= 6.0, "{launch}: {low} and {high}");
+        one_of_three(|| programs_get_their_shares(launch))?;
     }
+    Ok(())
+}
+
+fn programs_get_their_shares(launch: &str) -> Result<()> {
+    let Some(machine) = Machine::new(ONE)? else {
+        return Ok(());
+    };
+    let kernels = format!("--launch {launch}");
+    let low = busy(&machine, "--name low --compute 25%", 6, &kernels)?;
+    let high = busy(&machine, "--name high --compute 75%", 6, &kernels)?;
+    until("the shares in top", || {
+        let (low, high) = (shown(&machine, "low")?, shown(&machine, "high")?);
+        let are_near = (low - 25.0).abs() <= 3.0 && (high - 75.0).abs() <= 3.0;
+        ensure!(are_near, "{launch}: {low} and {high} %");
+        for (name, share) in [("low", low), ("high", high)] {
+            let row = machine.tenant(name)?;
+            // Eight kernels of half a millisecond: 4 ms of the card.
+            let time = row["miniBatchMs"].as_f64();
+            let time = time.with_context(|| format!("no mini-batches: {row}"))?;
+            let of_card = time * share / 100.0;
+            ensure!(
+                (of_card - 4.0).abs() <= 1.0,
+                "{launch}: {of_card} ms: {row}"
+            );
+        }
+        Ok(())
+    })?;
+    // Since they came, and one came first.
+    let counts = [counted(&machine, "low")?, counted(&machine, "high")?];
+    let [[used, waited, _], [_, waited_less, _]] = counts;
+    assert!(used > 0.2 && waited > waited_less, "{counts:?}");
+    assert!(
+        counts.iter().all(|[.., limited]| *limited == 0.0),
+        "{counts:?}"
+    );
+    let (low, high) = (low.end()?.report()?, high.end()?.report()?);
+    let (low, high) = (by_second(&low)?, by_second(&high)?);
+    let (low, high) = (mean(&low, 1, 5), mean(&high, 1, 5));
+    let are_near = (low - 25.0).abs() <= 6.0 && (high - 75.0).abs() <= 6.0;
+    ensure!(are_near, "{launch}: {low} and {high}");
     Ok(())
 }
 
@@ -147,7 +266,7 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
     assert!((0.5..=waited).contains(&throttled), "{throttled} {waited}");
     let arbiter = machine.arbiter()?;
     kill_process(arbiter, Signal::STOP)?;
-    std::thread::sleep(std::time::Duration::from_secs(6));
+    std::thread::sleep(Duration::from_secs(6));
     kill_process(arbiter, Signal::CONT)?;
     until("the limit again", at_its_limit)?;
     let (limited, guest) = (limited.end()?.report()?, guest.end()?.report()?);
@@ -157,47 +276,5 @@ fn a_silent_arbiter_stops_no_guaranteed_job_and_gives_others_a_duty() -> Result<
     let mut both = limited.iter().zip(&guest);
     let is_so = |(limited, guest): (&f64, &f64)| *limited >= 60.0 && (2.0..=35.0).contains(guest);
     assert!(both.any(is_so), "{limited:?} and {guest:?}");
-    Ok(())
-}
-
-/// A job whose processes say that they rest and do not: its long kernels run in the neighbour's
-/// time, and its own turns cost it nothing, until the driver's figures show it. From then on it
-/// pays, and the neighbour has what it was promised.
-#[test]
-fn a_job_that_lies_about_its_turns_is_found_and_its_neighbour_has_its_share() -> Result<()> {
-    let Some(machine) = Machine::new(ONE)? else {
-        return Ok(());
-    };
-    const SECONDS: usize = 24;
-    const LAST: usize = 12;
-    let liar = machine.compile("liar.c", &["-ldl"])?;
-    let flags = "--name honest --compute 75%";
-    let honest = busy(&machine, flags, SECONDS as u32, "")?;
-    let mut lies = machine.run("--memory 1GiB --name liar --compute 25%");
-    lies.arg(liar).arg(machine.built("sublet-workload"));
-    lies.args("steady --seconds 600 --microseconds 50000 --kernels 1".split(' '));
-    let lies = Running::start(&mut lies)?;
-    let found = until("the liar to be found", || {
-        let row = machine.tenant("liar")?;
-        let why = row["reason"].as_str().unwrap_or_default();
-        ensure!(why.contains("its turns explain"), "{row}");
-        Ok(why.to_owned())
-    })?;
-    println!("the liar: {found}");
-    assert_eq!(machine.top()?["counters"]["overused"], 1);
-    assert_eq!(machine.tenant("honest")?["reason"], Value::Null);
-    let log = machine.log();
-    let said = "a job works on a card for longer than its turns explain";
-    assert!(log.contains(said), "{log}");
-    let honest = by_second(&honest.end()?.report()?)?;
-    println!("the honest one, second by second: {honest:?}");
-    // Two programs that nobody holds back have a half each: the lie does harm at first.
-    let worst = honest.iter().fold(100.0, |least: f64, one| least.min(*one));
-    assert!(worst < 55.0, "{honest:?}");
-    // A machine with other things to do loses some of the card's time.
-    let last = mean(&honest, SECONDS - LAST, SECONDS);
-    assert!(last >= 67.0, "{last}: {honest:?}");
-    lies.signal(Signal::TERM)?;
-    lies.end()?;
     Ok(())
 }

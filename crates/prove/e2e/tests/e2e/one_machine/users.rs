@@ -1,12 +1,13 @@
 //! Several users of one machine: root's arbiter serves all of them, and they wait in one line.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sublet_e2e::one_machine::{Ended, Machine, Running, until};
+use sublet_e2e::one_machine::{Ended, Machine, Running, mib, until};
 
 /// Two users without rights.
 const ANNE: u32 = 61_001;
@@ -130,5 +131,55 @@ fn who_may_not_ask_the_arbiter_sees_the_cards() -> Result<()> {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     arbiter.signal(rustix::process::Signal::TERM)?;
     assert_eq!(arbiter.end()?.code, Some(0));
+    Ok(())
+}
+
+/// A job of root's may drop to another user before it loads a library.
+#[test]
+fn a_job_that_drops_to_another_user_keeps_its_libraries_and_its_limit() -> Result<()> {
+    let Some(machine) = Machine::of_everybody("1x16GiB,context=0MiB")? else {
+        return Ok(());
+    };
+    machine.report("--memory 1GiB", "info")?;
+    // Everybody may use a card's device file.
+    let state = machine.state()?;
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o777))?;
+    fs::set_permissions(state.join("machine"), fs::Permissions::from_mode(0o666))?;
+    for arbiter in ["agent --standalone", "agent --standalone --shared"] {
+        let old = machine.arbiter()?;
+        machine.kill_arbiter()?;
+        let arbiter = Running::start(&mut machine.sublet(arbiter))?;
+        until("the arbiter to listen", || {
+            ensure!(machine.arbiter()? != old, "it is the old one");
+            Ok(())
+        })?;
+        let mut command = machine.run("--memory 1GiB --name dropped");
+        let [user, group] = ["--reuid", "--regid"].map(|flag| format!("{flag}={ANNE}"));
+        command.args(["setpriv", &user, &group, "--clear-groups"]);
+        command.arg(machine.built("sublet-workload"));
+        command.args(["alloc", "--until-oom", "--hold", "stdin"]);
+        let mut job = Running::start(&mut command)?;
+        let report = job.report()?;
+        assert_eq!(report["bytes"], mib(1024), "{report}");
+        until("what it has", || {
+            let row = machine.tenant("dropped")?;
+            ensure!(row["usedMiB"] == 1024, "{row}");
+            Ok(())
+        })?;
+        let ended = job.end()?;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        // Others can pass through its folders, and put nothing there.
+        for folder in [machine.folder()?, machine.path().join("run/libraries")] {
+            let tried = machine
+                .command("touch")
+                .arg(folder.join("theirs"))
+                .uid(BERT)
+                .output()?;
+            ensure!(!tried.status.success(), "{} is open", folder.display());
+        }
+        arbiter.signal(rustix::process::Signal::TERM)?;
+        assert_eq!(arbiter.end()?.code, Some(0));
+        machine.report("--memory 1GiB", "info")?;
+    }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The queue loses something while jobs flow: its Lease, as `helm uninstall` and `install` do, and
-//! its plans.
+//! The queue loses something while jobs flow: its Lease, as `helm uninstall` and `install` do, its
+//! plans, and a node.
 
 use super::*;
 
@@ -93,5 +93,42 @@ fn a_plan_of_another_cluster_is_in_nobodys_way_for_long() -> Result<()> {
     until_running(&world, &[("one", 2)])?;
     let plans = cluster.kubectl(&["get", "gangplans", "-o", "name"])?;
     ensure!(!plans.contains("strange"), "{plans}");
+    Ok(())
+}
+
+/// A gang of three runs on two nodes, and one of them is deleted. Its pods come again, and wait for a
+/// place beside those that run, before a gang that came later.
+#[test]
+fn a_gang_whose_node_is_deleted_is_mended() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    nodes(&world, &[("n1", 2), ("n2", 2)])?;
+    world.cluster.apply(&pod_group("whole", 3, ""))?;
+    world.cluster.apply(&Gang::new("whole").deployment(3))?;
+    until_running(&world, &[("whole", 3)])?;
+    let recorder = record(&world)?;
+    world.cluster.apply(&pod_group("next", 3, ""))?;
+    world.cluster.apply(&Gang::new("next").deployment(3))?;
+    until_told(&world, "default", "next", "position 1")?;
+    world
+        .cluster
+        .kubectl(&["delete", "node", "n2", "--wait=false"])?;
+    // The pods of a node that is gone are deleted by the stock controllers, after a while.
+    eventually(|| {
+        let running = running(&world)?;
+        let whole = running.get("whole").copied().unwrap_or_default();
+        ensure!(whole == 2 && !running.contains_key("next"), "{running:?}");
+        Ok(())
+    })?;
+    until_told(&world, "default", "whole", "it runs, and more of it wait")?;
+    nodes(&world, &[("n3", 4)])?;
+    until_running(&world, &[("whole", 3), ("next", 3)])?;
+    let seen = recorder.stop()?;
+    assert_eq!(seen.broken, [""; 0]);
+    let gone = seen.log.iter().filter(|(_, what)| *what == Happened::Goes);
+    let gone: BTreeSet<String> = gone.map(|(pod, _)| gang_of(pod)).collect();
+    // Only those of the node that is gone.
+    assert_eq!(gone, BTreeSet::from(["whole".to_owned()]));
     Ok(())
 }

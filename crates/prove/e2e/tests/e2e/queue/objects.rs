@@ -64,7 +64,8 @@ impl<'a> Gang<'a> {
     }
 }
 
-fn in_namespace(yaml: &str, namespace: &str) -> String {
+/// The same in a namespace.
+pub(super) fn in_namespace(yaml: &str, namespace: &str) -> String {
     match yaml.contains("metadata: {name: ") {
         true => yaml.replacen(
             "metadata: {name: ",

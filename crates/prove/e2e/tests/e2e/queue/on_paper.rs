@@ -30,6 +30,12 @@ use draw::NAMESPACE;
 /// The policies of one run, a cluster for each. `SUBLET_ROUNDS` plays so many in place of them.
 const POLICIES: [&str; 4] = ["tiling", "binpack", "spread", "fgd-online=0.6,best-fit=0.4"];
 
+/// Profile of both: by the others it depends on the moment of the look who goes.
+const PROFILE: [&str; 2] = ["--queue-profile", "koordinator"];
+
+/// Age at which a group that waits is told why: the controller's `SOON_MS`.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
+
 /// Everything that the queue looks at.
 const READ: &str = "nodes,pods,namespaces,priorityclasses,jobs.batch,gangplans,\
      podgroups.scheduling.x-k8s.io,elasticquotas.scheduling.sigs.k8s.io";
@@ -172,6 +178,7 @@ fn on_paper(world: &World, folder: &Path, policy: &str) -> Result<(Value, String
     let arguments = [
         "plan", "--queue", "-f", &file, "-o", "json", "--policy", policy,
     ];
+    let arguments = [&arguments[..], &PROFILE].concat();
     let (_code, text, notes) = world.sublet(&arguments)?;
     let paper = serde_json::from_str(&text).with_context(|| format!("no plan: {text}{notes}"))?;
     Ok((paper, notes))
@@ -190,7 +197,9 @@ async fn compare(world: &World, policy: &str, paper: &Value, count: &mut Count) 
         }
     }
     let starting = starts_on_paper(paper)?;
-    world.restart_queueing_controller(&["--policy", policy])?;
+    // Who waits for less is told nothing yet, and later perhaps another reason.
+    tokio::time::sleep(TOLD_AFTER).await;
+    world.restart_queueing_controller(&[&["--policy", policy][..], &PROFILE].concat())?;
     let mut started: BTreeMap<String, Start> = BTreeMap::new();
     while !starting.keys().all(|group| started.contains_key(group)) {
         let change = next(&mut changes).await;

@@ -1,5 +1,5 @@
-//! Jobs that change while they run: more pods, fewer pods, and a launcher that comes when its workers
-//! run. The jobs' operators are played here, on the operators' own definitions.
+//! Jobs that change while they run: more pods, fewer pods, a launcher that comes when its workers
+//! run, and a kind that goes. The jobs' operators are played here, on the operators' own definitions.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use sublet_e2e::{Happened, Lease, Recorder, World, eventually};
 use sublet_testbed::{GoModule, KWOK, MPI_JOB_FILES, TRAINING_JOB_FILES, deployed};
 
 use super::objects::{Gang, elastic_quota, job, namespace, pod_group};
-use super::{nodes, record, running, until_running, until_told};
+use super::{events, nodes, record, running, until_running, until_told};
 
 /// The cluster with a definition of an operator's, and a controller that knows of it.
 fn world_with(module: GoModule, file: &str, crd: &str) -> Result<Option<Lease>> {
@@ -16,16 +16,21 @@ fn world_with(module: GoModule, file: &str, crd: &str) -> Result<Option<Lease>> 
     };
     let known = ["get", "crd", crd, "--ignore-not-found", "-o", "name"];
     if world.cluster.kubectl(&known)?.is_empty() {
-        let file = module.folder()?.join(file).display().to_string();
-        // It is too large for the annotation that a plain apply writes.
-        let apply = ["apply", "--server-side", "--filename", &file];
-        world.cluster.kubectl(&apply)?;
-        world.cluster.until_defined(&["crd", crd])?;
+        define(&world, module, file, crd)?;
         // It would notice within half a minute.
         world.cluster.stop(deployed::CONTROLLER);
         world.cluster.start_again(deployed::CONTROLLER)?;
     }
     Ok(Some(world))
+}
+
+/// Applies a definition of an operator's.
+fn define(world: &World, module: GoModule, file: &str, crd: &str) -> Result<()> {
+    let file = module.folder()?.join(file).display().to_string();
+    // It is too large for the annotation that a plain apply writes.
+    let apply = ["apply", "--server-side", "--filename", &file];
+    world.cluster.kubectl(&apply)?;
+    world.cluster.until_defined(&["crd", crd])
 }
 
 /// The template of a pod with a card.
@@ -239,6 +244,10 @@ fn the_launcher_was_bound_before_the_rival(log: &[(String, Happened)]) -> Result
     Ok(())
 }
 
+/// The kind of PyTorchJobs, and its definition in the operator's files.
+const PYTORCH: &str = "pytorchjobs.kubeflow.org";
+const PYTORCH_FILE: &str = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml";
+
 /// A role of a PyTorchJob.
 fn pytorch_role(replicas: u32) -> Value {
     let mut template = template();
@@ -280,8 +289,7 @@ fn ask_workers(job: &Operated<'_>, count: u32) -> Result<()> {
 /// not wanted any more.
 #[test]
 fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
-    let file = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml";
-    let Some(world) = world_with(TRAINING_JOB_FILES, file, "pytorchjobs.kubeflow.org")? else {
+    let Some(world) = world_with(TRAINING_JOB_FILES, PYTORCH_FILE, PYTORCH)? else {
         return Ok(());
     };
     nodes(&world, &[("n1", 3)])?;
@@ -290,7 +298,7 @@ fn a_job_that_gets_more_workers_queues_for_them() -> Result<()> {
     world.cluster.apply(&format!("---\n{}\n", pytorch_job()))?;
     let job = Operated {
         world: &world,
-        kind: "pytorchjobs.kubeflow.org",
+        kind: PYTORCH,
         name: "train",
         namespace: "torch",
     };
@@ -426,4 +434,43 @@ fn grow_and_shrink(world: &World) -> Result<()> {
         Ok(())
     })?;
     until_running(world, &[("grown", 3)])
+}
+
+/// The definition of PyTorchJobs goes while one of them waits, and comes again. Other jobs go on all
+/// the time, and so does a PyTorchJob that comes afterwards.
+#[test]
+fn jobs_flow_while_a_kind_goes_and_comes_again() -> Result<()> {
+    let Some(world) = world_with(TRAINING_JOB_FILES, PYTORCH_FILE, PYTORCH)? else {
+        return Ok(());
+    };
+    world.cluster.apply(&namespace("torch"))?;
+    let submit = || world.cluster.apply(&format!("---\n{}\n", pytorch_job()));
+    submit()?;
+    // There is no node yet.
+    until_told(&world, "torch", "train", "a place for 0 of")?;
+    world.cluster.kubectl(&["delete", "crd", PYTORCH])?;
+    nodes(&world, &[("n1", 3)])?;
+    runs_to_its_end(&world, "without")?;
+    define(&world, TRAINING_JOB_FILES, PYTORCH_FILE, PYTORCH)?;
+    submit()?;
+    let train = Operated {
+        world: &world,
+        kind: PYTORCH,
+        name: "train",
+        namespace: "torch",
+    };
+    train.until_released()?;
+    runs_to_its_end(&world, "beside")
+}
+
+/// A Job of one pod that is held back is released, and ends.
+fn runs_to_its_end(world: &World, name: &str) -> Result<()> {
+    world.cluster.apply(&job(name, "torch", 1, true))?;
+    eventually(|| {
+        let job = world.get(&["job", "-n", "torch", name])?;
+        let told = events(world, "torch", name)?;
+        let is_over = job["status"]["completionTime"].is_string();
+        ensure!(is_over, "{name}: {} {told:?}", job["status"]);
+        Ok(())
+    })
 }
