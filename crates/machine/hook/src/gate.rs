@@ -19,7 +19,7 @@ pub mod barrier;
 pub mod futex;
 pub mod threads;
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -139,8 +139,18 @@ impl ThreadsAtGate {
         let n_threads = self.n_threads.lock();
         let mut n_threads = n_threads.unwrap_or_else(PoisonError::into_inner);
         *n_threads = n_threads.saturating_add_signed(change);
-        if link.turns().set_at_gate(*n_threads > 0) && *n_threads > 0 {
+        let is_news = link.turns().set_at_gate(*n_threads > 0);
+        if is_news && *n_threads > 0 && !will_answer(link) {
             link.knock();
         }
     }
+}
+
+/// True if the keeper has not answered the closing of the gate yet. It knocks when it does, and the
+/// arbiter then finds who stands here, too.
+fn will_answer(link: &Link) -> bool {
+    // Either this sees the answer, or the arbiter sees who stands here when it hears the answer.
+    fence(Ordering::SeqCst);
+    let word = word();
+    word.state() == GateState::Closed && link.turns().answered() != word.turn()
 }

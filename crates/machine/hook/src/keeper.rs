@@ -8,6 +8,7 @@
 //! It looks, and never waits inside the driver: the word may change while a kernel runs for ten
 //! seconds, and the program may destroy a context that a waiting thread would be in.
 
+use std::sync::atomic::{Ordering, fence};
 use std::thread;
 use std::time::Duration;
 
@@ -161,6 +162,8 @@ impl Keeper {
         );
         if is_idle && let Some(word) = self.unanswered.take() {
             self.link.turns().answer(word);
+            // Who comes to the gate and does not see the answer leaves the knock to this one.
+            fence(Ordering::SeqCst);
             self.link.knock();
             return IDLE;
         }
