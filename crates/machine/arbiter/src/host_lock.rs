@@ -162,7 +162,7 @@ impl HostLock {
     }
 }
 
-/// What is taken, or nothing if another arbiter has it and this one is root's.
+/// Returns what was taken, or nothing if another arbiter has it and this one is root's.
 fn unless_root<T>(
     root: Option<&RootLock>,
     taken: Result<Option<T>, ArbiterError>,

@@ -142,7 +142,7 @@ impl Job {
     }
 
     /// Number of its processes among which the driver divides its time on a card; at least one.
-    /// Where it has several cards, as a rule each of them has its own processes.
+    /// As a rule each of several cards has its own processes.
     pub(super) fn n_at_work(&self) -> u32 {
         let n_cards = u32::try_from(self.accounts.len()).unwrap_or(u32::MAX);
         self.n_processes.div_ceil(n_cards.max(1)).max(1)

@@ -1,4 +1,4 @@
-//! What the arbiter learns beside the turns: the progress of guaranteed jobs beside opportunistic
+//! Knowledge of the arbiter beside the turns: the progress of guaranteed jobs beside opportunistic
 //! ones. The world (`world`) is the referee.
 
 use super::world::{STEP, Work, World, ms};

@@ -161,9 +161,9 @@ struct Told {
 /// The figures of one job on one card.
 #[derive(Debug, Clone, Default)]
 pub struct OveruseWatch {
-    /// Of its time at work.
+    /// Part of its time at work.
     worked: Unmeasured,
-    /// Of the card's time that it had.
+    /// Part of the card's time that it had.
     had: Unmeasured,
     unexplained: Unexplained,
     last: VecDeque<Told>,

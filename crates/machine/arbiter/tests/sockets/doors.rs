@@ -46,7 +46,7 @@ fn where_everybody_is_served_each_users_processes_have_a_socket_of_their_own() {
     assert_eq!(process.tell("again"), slot);
 }
 
-/// Where root alone is served, nobody else reaches the socket of its processes.
+/// Nobody else reaches the socket of its processes where root alone is served.
 #[test]
 fn a_process_of_roots_job_that_is_another_users_now_has_a_socket_of_its_own() {
     if !rustix::process::geteuid().is_root() {

@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Only these figures
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     pub(super) only: Vec<Figure>,
-    /// Of sharing, only these figures of `bench shares`
+    /// Figures of `bench shares` that are measured; all of them unless named
     #[arg(long, value_delimiter = ',', value_name = "FIGURES")]
     pub(super) shares: Vec<shares::Figure>,
     /// Short: shows that it works, the figures mean little

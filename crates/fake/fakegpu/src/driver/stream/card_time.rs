@@ -17,7 +17,7 @@ pub(crate) const WHOLE: u64 = 100;
 pub(super) struct CardTime<K> {
     card: usize,
     slice: Slice,
-    /// What was begun has come so far.
+    /// Time up to which the running work has come.
     cursor: u64,
     running: Vec<Running<K>>,
 }

@@ -246,7 +246,7 @@ impl Watched {
         self.has_news = true;
     }
 
-    /// What its processes may have queued was set.
+    /// Sets the most that its processes may have queued together.
     pub(super) fn set_queue(&mut self, queue: Duration) {
         self.queue = queue;
     }

@@ -36,7 +36,7 @@ pub struct Launches {
 }
 
 impl Launches {
-    /// Of both kinds.
+    /// Number of both kinds.
     #[must_use]
     pub fn count(self) -> u32 {
         self.n_single.saturating_add(self.n_graphs)
@@ -88,7 +88,7 @@ pub struct Pace {
     is_shared: bool,
 }
 
-/// Where other processes may have the card meanwhile, launches may seem so many times as long. Only
+/// Factor by which launches may seem longer where other processes may have the card meanwhile. Only
 /// those that seem longer still are believed at once.
 const CROWD: u64 = 4;
 
@@ -103,7 +103,7 @@ const LEAST_FOR_NS: u64 = 2_000_000_000;
 #[derive(Debug, Clone, Copy)]
 struct Estimate {
     last_ns: u64,
-    /// Of this piece of time, and of the one before; the largest number where there is none.
+    /// Least of this piece of time, and of the one before; the largest number where there is none.
     least_ns: [u64; 2],
     piece_ns: u64,
     sum_ns: u64,

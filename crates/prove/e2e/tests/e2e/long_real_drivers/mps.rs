@@ -59,7 +59,7 @@ fn an_arbiter_that_is_killed_leaves_no_daemon() -> Result<()> {
     with_each(killed_arbiter)
 }
 
-/// Where a driver's daemon serves, and a client of it that waits for a server.
+/// A place where a driver's daemon serves, and a client of it that waits for a server.
 struct Users {
     world: World,
     client: Running,

@@ -1,4 +1,4 @@
-//! What processes say, and what the turns are told of it.
+//! Reports of processes, and the events that the turns get from them.
 
 use super::*;
 
