@@ -7,8 +7,8 @@
 //! together, and no member is evicted without such a proof.
 //!
 //! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that
-//! wait); decision, slot, reason, rules, profile (results and settings); accounts, order, place,
-//! least, loss, reclaim, empty, memo (the parts of a tick); plan (the tick) with count, start,
+//! wait); decision, slot, reason, rules, profile (results and settings); accounts, line, order, place,
+//! least, loss, reclaim, empty, memo (the parts of a tick); plan (the tick) with asks, count, start,
 //! by_node, lend and keep; protocol (the way a decision is carried out).
 //!
 //! # Modules
@@ -16,13 +16,14 @@
 //!   trees, and what each is entitled to.
 //! - `group`: a waiting group. `need`: its members that start together, and those that may come
 //!   later.
-//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/count`
-//!   counts what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for
+//! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/asks` works
+//!   out what each group asks, `plan/count` counts what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for
 //!   a group that has waited long, `plan/by_node` chooses victims node by node, `plan/lend` lends
 //!   beyond entitlements. `rules`: settings of a site (`site_rule`: rules with names).
 //! - `profile`: the points at which profiles differ, and each profile in a file of its own.
-//! - `accounts`: the use and the entitlement of quotas. `order`: the order of groups. `place`: a
-//!   place for all members, or for none. `reclaim`: the possible victims, and the rule for each;
+//! - `accounts`: the use and the entitlement of quotas. `line`: the order of a quota's groups, and
+//!   who fares like whom. `order`: the quota whose turn it is. `place`: a place for all members, or
+//!   for none. `reclaim`: the possible victims, and the rule for each;
 //!   `loss`: the work that an eviction costs; `least`: the victims that cannot be spared. `empty`:
 //!   groups that could not start on empty nodes either. `memo`: results that the next tick can use again.
 //!
@@ -36,6 +37,7 @@ mod divide;
 mod empty;
 mod group;
 mod least;
+mod line;
 mod loss;
 mod memo;
 mod need;

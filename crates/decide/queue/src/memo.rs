@@ -20,6 +20,8 @@ pub struct QueueMemo {
     dimensions: Dimensions,
     /// By the address of a shape, which is kept alive here so that no other gets its address.
     shapes: BTreeMap<usize, KnownShape>,
+    /// Amounts of a shape that is not known: none.
+    nothing: Arc<[u64]>,
     /// So many numbers were given out.
     numbers: u32,
     empty: EmptyNodes,
@@ -36,7 +38,7 @@ pub struct QueueMemo {
 struct KnownShape {
     shape: Arc<MemberShape>,
     /// Amounts that it asks, by dimension.
-    row: Vec<u64>,
+    row: Arc<[u64]>,
     /// Shapes of one number ask the same of nodes and of quotas.
     number: u32,
 }
@@ -59,7 +61,7 @@ impl QueueMemo {
             if self.shapes.contains_key(&address) {
                 continue;
             }
-            let row = self.dimensions.row(&role.pod.amounts);
+            let row: Arc<[u64]> = self.dimensions.row(&role.pod.amounts).into();
             let alike = |known: &&KnownShape| {
                 known.shape.claim == role.pod.claim
                     && known.shape.rules == role.pod.rules
@@ -138,9 +140,9 @@ impl QueueMemo {
     }
 
     /// Amounts that a member of that shape asks, by dimension.
-    pub(crate) fn row(&self, shape: &Arc<MemberShape>) -> &[u64] {
+    pub(crate) fn row(&self, shape: &Arc<MemberShape>) -> &Arc<[u64]> {
         let known = self.shapes.get(&address(shape));
-        known.map_or(&[], |known| &known.row)
+        known.map_or(&self.nothing, |known| &known.row)
     }
 
     fn number(&self, shape: &Arc<MemberShape>) -> u32 {

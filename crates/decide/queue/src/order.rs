@@ -1,31 +1,20 @@
-//! Chooses the group whose turn it is: among quotas by the used part of their entitlement, within a
-//! quota by score, age and name.
+//! Chooses the quota whose turn it is, by the used part of its entitlement.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
-use std::rc::Rc;
 
-use sublet_model::{Class, Time};
+use sublet_model::Class;
 
 use crate::accounts::Accounts;
+use crate::line::Line;
 
-/// A group in its quota's line.
-#[derive(Debug, Clone)]
-pub(crate) struct Waiting {
-    /// Its position in the snapshot.
-    pub(crate) group: usize,
-    pub(crate) score: i64,
-    pub(crate) since: Time,
+/// Request of a group whose turn may be next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
     /// Amounts that its members that start together ask, by dimension.
-    pub(crate) asks: Rc<[u64]>,
+    pub(crate) asks: &'a [u64],
     /// Its share in the order is that of its quota times the first, over the second.
     pub(crate) weight: (u64, u64),
-    /// Number of its looks, which groups that look alike share; none for a group that has run.
-    pub(crate) looks: Option<u32>,
 }
-
-/// The groups of each quota that may be tried, the first of its order first.
-pub(crate) type Lines = Vec<VecDeque<Waiting>>;
 
 /// Part of its entitlement that a quota would use: the largest part of any dimension, as a
 /// fraction.
@@ -49,36 +38,43 @@ impl Share {
 
 /// The line of the group that is next: among the quotas of each level, first one below its minimum,
 /// then the one with the smallest share, then the one with the first group by the order within a
-/// quota.
-pub(crate) fn next(accounts: &Accounts<'_>, lines: &Lines, class: Class) -> Option<usize> {
-    best(accounts, lines, class, None)
+/// quota. `request`: the request of a group.
+pub(crate) fn next<'a>(
+    accounts: &Accounts<'_>,
+    lines: &[Line],
+    class: Class,
+    request: impl Fn(usize) -> Request<'a>,
+) -> Option<usize> {
+    best(accounts, lines, class, &request, None)
 }
 
-fn best(
+fn best<'a>(
     accounts: &Accounts<'_>,
-    lines: &Lines,
+    lines: &[Line],
     class: Class,
+    request: &impl Fn(usize) -> Request<'a>,
     parent: Option<usize>,
 ) -> Option<usize> {
     let below = accounts.tree().below(parent);
     let leaves = below.iter().filter_map(|&quota| {
         let leaf = match accounts.tree().below(Some(quota)) {
-            [] => (!lines[quota].is_empty()).then_some(quota),
-            _ => best(accounts, lines, class, Some(quota)),
-        }?;
-        let first = lines[leaf].front()?;
-        Some((rank(accounts, quota, first, class), first, leaf))
+            [] => quota,
+            _ => best(accounts, lines, class, request, Some(quota))?,
+        };
+        let first = lines[leaf].first()?;
+        let rank = rank(accounts, quota, request(first.group), class);
+        Some((rank, first, leaf))
     });
     let first = leaves.min_by(|(a, first, _), (b, other, _)| {
         a.0.cmp(&b.0)
             .then_with(|| a.1.cmp(b.1))
-            .then_with(|| before(first, other))
+            .then_with(|| first.cmp(other))
     });
     first.map(|(_, _, leaf)| leaf)
 }
 
 /// Is the quota at or above its minimum, and its share with the group.
-fn rank(accounts: &Accounts<'_>, quota: usize, first: &Waiting, class: Class) -> (bool, Share) {
+fn rank(accounts: &Accounts<'_>, quota: usize, first: Request<'_>, class: Class) -> (bool, Share) {
     let (used, min) = match class {
         Class::Guaranteed => (accounts.used(quota), accounts.min(quota)),
         // No minimum is for opportunistic work.
@@ -99,10 +95,4 @@ fn rank(accounts: &Accounts<'_>, quota: usize, first: &Waiting, class: Class) ->
     });
     let largest = shares.max_by(|a, b| a.cmp(*b));
     (is_beyond, largest.unwrap_or(Share::NONE))
-}
-
-/// The order within a quota. Groups of a snapshot are in the order of their ids.
-pub(crate) fn before(one: &Waiting, other: &Waiting) -> Ordering {
-    let key = |it: &Waiting| (std::cmp::Reverse(it.score), it.since, it.group);
-    key(one).cmp(&key(other))
 }

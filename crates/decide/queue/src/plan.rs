@@ -5,6 +5,7 @@
 //! start any more (`start`): first guaranteed ones, then opportunistic ones. For a group that has
 //! waited long room is kept (`keep`). The engine is the same afterwards.
 
+mod asks;
 mod by_node;
 mod count;
 mod keep;
@@ -12,10 +13,13 @@ mod lend;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use sublet_model::{Class, Entry, NodeIdx, Time};
 use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
+
+use asks::Asks;
 
 use crate::accounts::{Accounts, Charge};
 use crate::memo::PlacesKey;
@@ -76,6 +80,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         breaks,
         now,
         places: Places::new(engine.trial(now), nodes),
+        asks: Asks::of_each(groups, memo),
         charges: Vec::with_capacity(groups.len()),
         reasons: vec![None; groups.len()],
         positions: vec![None; groups.len()],
@@ -105,6 +110,7 @@ struct Tick<'a> {
     now: Time,
     accounts: Accounts<'a>,
     places: Places<'a>,
+    asks: Vec<Rc<Asks>>,
     /// The account of each group; none for a group without a quota.
     charges: Vec<Option<Charge>>,
     /// Reason why each group waits; none if none of its members waits, or it starts.
@@ -165,15 +171,15 @@ impl Tick<'_> {
 
     fn run(&mut self, hold: Option<&QueueHold>) {
         let quotas = self.accounts.tree().by_number().len();
-        self.evictables = Evictables::of(self.groups, &self.charges, quotas);
+        self.evictables = Evictables::of(self.groups, &self.charges, self.memo, quotas);
         let mut lines = self.lines(Class::Guaranteed);
         self.keep_on(hold, &mut lines);
-        let failed = self.start_all(&mut lines, Class::Guaranteed);
-        self.keep_for(&failed);
+        let lines = self.start_all(&lines, Class::Guaranteed);
+        self.keep_for(&lines);
         self.start_surplus(Class::Guaranteed);
         self.lend();
-        let mut lines = self.lines(Class::Opportunistic);
-        let _failed = self.start_all(&mut lines, Class::Opportunistic);
+        let lines = self.lines(Class::Opportunistic);
+        self.start_all(&lines, Class::Opportunistic);
         self.start_surplus(Class::Opportunistic);
     }
 

@@ -13,7 +13,9 @@
 //! evicted before there is a proven place for the group, and every evicted member is needed for it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use sublet_model::{Ask, Class, Entry, Ledger, NodeIdx, PodUid, Standing, Time};
 
@@ -30,7 +32,7 @@ pub(crate) struct Bundle {
     priority: i32,
     pub(crate) rank: Rank,
     /// Each with what it uses, by dimension.
-    pub(crate) members: Vec<(PodUid, Vec<u64>)>,
+    pub(crate) members: Vec<(PodUid, Arc<[u64]>)>,
     /// Work that is lost, in milliseconds of one card.
     pub(crate) loss: u64,
     /// Cards that come free on each node.
@@ -112,17 +114,24 @@ struct Theirs {
     groups: Vec<usize>,
     lowest: i32,
     /// Made when somebody asks for the first time.
-    bundles: Option<Vec<Bundle>>,
+    bundles: Option<Vec<Rc<Bundle>>>,
 }
 
 impl Evictables {
     /// All groups that run, except those that must not be evicted.
-    pub(crate) fn of(groups: &[Group], charges: &[Option<Charge>], quotas: usize) -> Evictables {
+    pub(crate) fn of(
+        groups: &[Group],
+        charges: &[Option<Charge>],
+        memo: &QueueMemo,
+        quotas: usize,
+    ) -> Evictables {
         let mut evictables = Evictables {
             spare: Vec::new(),
             by_quota: vec![Theirs::default(); quotas],
         };
-        for (at, group) in groups.iter().enumerate() {
+        // A number of its looks has only who has not run.
+        let all = groups.iter().enumerate();
+        for (at, group) in all.filter(|(at, _)| memo.looks(*at).is_none()) {
             let Some(charge) = charges[at].filter(|charge| charge.preemptible) else {
                 continue;
             };
@@ -175,7 +184,7 @@ impl Evictables {
         claimant: Claimant<'_>,
         about: &Running<'_>,
         spared: impl Fn(usize) -> bool,
-    ) -> Vec<Bundle> {
+    ) -> Vec<Rc<Bundle>> {
         let mut going = Going::from(accounts);
         let mut all = self.ranked(accounts, claimant, about, |bundle| !spared(bundle.group));
         all.retain(|bundle| {
@@ -195,7 +204,7 @@ impl Evictables {
         claimant: Claimant<'_>,
         about: &Running<'_>,
         spared: impl Fn(usize) -> bool,
-    ) -> Vec<Bundle> {
+    ) -> Vec<Rc<Bundle>> {
         let going = Going::from(accounts);
         self.ranked(accounts, claimant, about, |bundle| {
             !spared(bundle.group)
@@ -211,13 +220,13 @@ impl Evictables {
         claimant: Claimant<'_>,
         about: &Running<'_>,
         counts: impl Fn(&Bundle) -> bool,
-    ) -> Vec<Bundle> {
+    ) -> Vec<Rc<Bundle>> {
         let Claimant { charge, asks, .. } = claimant;
         if charge.class == Class::Opportunistic {
             return Vec::new();
         }
         let mut all = about.bundles(&self.spare);
-        all.retain(&counts);
+        all.retain(|bundle| counts(bundle));
         for (quota, theirs) in self.by_quota.iter_mut().enumerate() {
             let may_go = match quota == charge.quota {
                 true => theirs.lowest < claimant.priority || claimant.rights.own_below > 0,
@@ -277,10 +286,14 @@ pub(crate) struct Running<'a> {
 }
 
 impl Running<'_> {
-    fn bundles(&self, of: &[usize]) -> Vec<Bundle> {
-        let of = of.iter().filter_map(|&at| Some((at, self.charges[at]?)));
-        of.flat_map(|(at, charge)| bundles(at, &self.groups[at], charge, self))
-            .collect()
+    fn bundles(&self, of: &[usize]) -> Vec<Rc<Bundle>> {
+        let mut all = Vec::with_capacity(of.len());
+        for &at in of {
+            if let Some(charge) = self.charges[at] {
+                bundles(at, &self.groups[at], charge, self, &mut all);
+            }
+        }
+        all
     }
 
     /// Milliseconds that each card of a group counts as lost.
@@ -295,13 +308,17 @@ impl Running<'_> {
 
     /// Cards of these members by node.
     fn cards(&self, members: &[(&GangRole, &Member)]) -> Vec<(NodeIdx, u64)> {
-        let mut by_node = BTreeMap::new();
-        for (role, member) in members {
-            if let Some(node) = self.ledger.find(member.node.as_str()) {
-                *by_node.entry(node).or_default() += cards(role);
-            }
-        }
-        by_node.into_iter().collect()
+        let on_node = |(role, member): &(&GangRole, &Member)| {
+            Some((self.ledger.find(member.node.as_str())?, cards(role)))
+        };
+        let mut by_node: Vec<(NodeIdx, u64)> = members.iter().filter_map(on_node).collect();
+        by_node.sort_unstable();
+        by_node.dedup_by(|(node, cards), (before, sum)| {
+            let is_same = node == before;
+            *sum += if is_same { *cards } else { 0 };
+            is_same
+        });
+        by_node
     }
 }
 
@@ -323,7 +340,7 @@ impl<'t> Going<'t> {
     /// Accounts after each of those bundles has gone in turn; none if one of them must not go.
     pub(crate) fn after(
         accounts: &Accounts<'t>,
-        bundles: &[Bundle],
+        bundles: &[Rc<Bundle>],
         claimant: Claimant<'_>,
     ) -> Option<Going<'t>> {
         let mut going = Going::from(accounts);
@@ -341,7 +358,7 @@ impl<'t> Going<'t> {
         let mut sum = vec![0; bundle.members.first().map_or(0, |(_, row)| row.len())];
         let there = bundle.members.iter();
         for (_, row) in there.filter(|(uid, _)| !self.uids.contains(uid)) {
-            for (cell, amount) in sum.iter_mut().zip(row) {
+            for (cell, amount) in sum.iter_mut().zip(&**row) {
                 *cell += amount;
             }
         }
@@ -382,16 +399,23 @@ impl<'t> Going<'t> {
 /// what loses the least work, the newest, and the last by name.
 pub(crate) type Rank = (bool, bool, i32, u64, Reverse<Option<Time>>, Reverse<usize>);
 
-fn bundles(at: usize, group: &Group, charge: Charge, about: &Running<'_>) -> Vec<Bundle> {
+/// Adds the bundles of a group.
+fn bundles(
+    at: usize,
+    group: &Group,
+    charge: Charge,
+    about: &Running<'_>,
+    all: &mut Vec<Rc<Bundle>>,
+) {
     let each = about.lost_ms(group);
     let all_cards: u64 = group.members().map(|(role, _)| cards(role)).sum();
     let bundle = |members: Vec<(&GangRole, &Member)>, is_whole: bool| {
         let cards: u64 = members.iter().map(|(role, _)| cards(role)).sum();
         let row = |(role, member): &(&GangRole, &Member)| {
-            (member.uid.clone(), about.memo.row(&role.pod).to_vec())
+            (member.uid.clone(), Arc::clone(about.memo.row(&role.pod)))
         };
         let loss = each.saturating_mul(cards);
-        Bundle {
+        Rc::new(Bundle {
             group: at,
             charge,
             priority: group.priority,
@@ -409,9 +433,8 @@ fn bundles(at: usize, group: &Group, charge: Charge, about: &Running<'_>) -> Vec
             is_wide: all_cards > about.widest,
             reclaims: group.past.reclaims,
             saves: about.saves_every_ms.is_some() || group.past.saves != Saves::Unknown,
-        }
+        })
     };
-    let mut all = Vec::new();
     for gang in &group.gangs {
         let placed = gang.roles.iter().map(|role| role.members.len());
         let mut above = placed.sum::<usize>().saturating_sub(gang.min as usize);
@@ -425,7 +448,6 @@ fn bundles(at: usize, group: &Group, charge: Charge, about: &Running<'_>) -> Vec
         }
     }
     all.push(bundle(group.members().collect(), true));
-    all
 }
 
 /// Number of cards of a member.
@@ -438,8 +460,8 @@ pub(crate) fn cards(role: &GangRole) -> u64 {
 }
 
 /// The victims of these bundles, by group.
-pub(crate) fn victims(groups: &[Group], bundles: &[Bundle]) -> Vec<QueueVictim> {
-    let of = |bundle: &Bundle| {
+pub(crate) fn victims(groups: &[Group], bundles: &[Rc<Bundle>]) -> Vec<QueueVictim> {
+    let of = |bundle: &Rc<Bundle>| {
         let group = groups[bundle.group].id.clone();
         let members = bundle.members.clone().into_iter();
         members.map(move |(uid, _)| QueueVictim {
@@ -453,11 +475,11 @@ pub(crate) fn victims(groups: &[Group], bundles: &[Bundle]) -> Vec<QueueVictim> 
 
 /// Leaves out bundles that a disruption budget guards by themselves.
 pub(crate) fn unguarded<'e>(
-    row: Vec<Bundle>,
+    row: Vec<Rc<Bundle>>,
     entry: impl Fn(&PodUid) -> Option<&'e Entry>,
     breaks: &dyn Fn(&[&Entry]) -> bool,
-) -> Vec<Bundle> {
-    let free = |bundle: &Bundle| {
+) -> Vec<Rc<Bundle>> {
+    let free = |bundle: &Rc<Bundle>| {
         let entries = bundle.members.iter().filter_map(|(uid, _)| entry(uid));
         !breaks(&entries.collect::<Vec<_>>())
     };

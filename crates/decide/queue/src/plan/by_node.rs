@@ -2,16 +2,15 @@
 //! member, and of all nodes the cheapest. A gang takes its cheapest nodes, one member after another.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use sublet_model::{Class, NodeIdx, PodUid};
 
 use super::Tick;
-use super::count::cards_together;
 use super::start::Leave;
 use crate::accounts::Charge;
 use crate::least::least;
 use crate::need::Wanted;
-use crate::order::Waiting;
 use crate::place::Search;
 use crate::profile::LossLimits;
 use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded};
@@ -38,11 +37,13 @@ impl Cost {
 
 impl Tick<'_> {
     /// Rights of a group under these limits.
-    pub(super) fn rights(&self, waiting: &Waiting, charge: Charge, limits: LossLimits) -> Rights {
-        let group = &self.groups[waiting.group];
-        let cards = cards_together(group);
-        let is_wide = cards > self.widest;
-        let in_min = self.accounts.is_within_min(charge.quota, &waiting.asks);
+    pub(super) fn rights(&self, at: usize, charge: Charge, limits: LossLimits) -> Rights {
+        let group = &self.groups[at];
+        let cards = self.asks[at].cards;
+        let is_wide = self.is_wide(at);
+        let in_min = self
+            .accounts
+            .is_within_min(charge.quota, &self.asks[at].together);
         let permille = match is_wide {
             true => limits.wide_permille,
             false => limits.budget_permille,
@@ -58,7 +59,7 @@ impl Tick<'_> {
             } else {
                 0
             },
-            budget: match self.is_due(waiting, charge) {
+            budget: match self.is_due(at, charge) {
                 true => u64::MAX,
                 false => budget,
             },
@@ -66,29 +67,35 @@ impl Tick<'_> {
     }
 
     /// Had the group to have a place by now, because its quota's minimum has room for it?
-    pub(super) fn is_due(&self, waiting: &Waiting, charge: Charge) -> bool {
+    pub(super) fn is_due(&self, at: usize, charge: Charge) -> bool {
+        self.is_late(at, charge)
+            && self
+                .accounts
+                .is_within_min(charge.quota, &self.asks[at].together)
+    }
+
+    /// Had the group to have a place by now, if its quota's minimum still has room for it?
+    pub(super) fn is_late(&self, at: usize, charge: Charge) -> bool {
         if self.terms().limits.is_none() || charge.class == Class::Opportunistic {
             return false;
         }
-        let group = &self.groups[waiting.group];
         let quota = &self.accounts.tree().by_number()[charge.quota];
         let within = quota.min_within_ms.unwrap_or(self.rules.min_within_ms);
-        let Some(since) = self.room_since[waiting.group] else {
+        let Some(since) = self.room_since[at] else {
             return false;
         };
-        let since = since.ms().max(waits_since(group));
+        let since = since.ms().max(waits_since(&self.groups[at]));
         self.now.ms() >= since.saturating_add(within)
-            && self.accounts.is_within_min(charge.quota, &waiting.asks)
     }
 
     /// Victims by node, without those that can be spared.
     pub(super) fn victims_by_node(
         &mut self,
-        waiting: &Waiting,
+        at: usize,
         wanted: &[Wanted<'_>],
         claimant: Claimant<'_>,
         (leave, reason): (Leave, QueueReason),
-    ) -> Result<Vec<Bundle>, QueueReason> {
+    ) -> Result<Vec<Rc<Bundle>>, QueueReason> {
         // Only victims of its own quota make room in it.
         let Claimant { charge, asks, .. } = claimant;
         let takes_own = claimant.rights.own_below > 0
@@ -117,12 +124,11 @@ impl Tick<'_> {
         }
         let ledger = self.places.ledger();
         let free = unguarded(offers.clone(), |uid| ledger.entry(uid), self.breaks);
-        let group = waiting.group;
-        match self.cheapest(group, wanted, claimant, (leave, &free)) {
+        match self.cheapest(at, wanted, claimant, (leave, &free)) {
             Some(bundles) => Ok(bundles),
             None if free.len() < offers.len()
                 && self
-                    .cheapest(group, wanted, claimant, (leave, &offers))
+                    .cheapest(at, wanted, claimant, (leave, &offers))
                     .is_some() =>
             {
                 Err(QueueReason::Guarded)
@@ -136,8 +142,8 @@ impl Tick<'_> {
         group: usize,
         wanted: &[Wanted<'_>],
         claimant: Claimant<'_>,
-        (leave, offers): (Leave, &[Bundle]),
-    ) -> Option<Vec<Bundle>> {
+        (leave, offers): (Leave, &[Rc<Bundle>]),
+    ) -> Option<Vec<Rc<Bundle>>> {
         let group = &self.groups[group];
         let accounts = &self.accounts;
         let places = &mut self.places;
@@ -157,9 +163,9 @@ impl Tick<'_> {
             Some(choice.taken)
         };
         let taken = choose(false).or_else(|| choose(true))?;
-        let mut found: Vec<Bundle> = taken.iter().map(|&at| offers[at].clone()).collect();
+        let mut found: Vec<Rc<Bundle>> = taken.iter().map(|&at| Rc::clone(&offers[at])).collect();
         found.sort_by_key(|bundle| bundle.rank);
-        let mut works = |bundles: &[Bundle]| {
+        let mut works = |bundles: &[Rc<Bundle>]| {
             let going = Going::after(accounts, bundles, claimant);
             let check = |going: &Going<'_>| {
                 let check = claimant.check(&going.accounts, leave.quota);
@@ -171,7 +177,7 @@ impl Tick<'_> {
         };
         if !works(&found) {
             // Not legal in that order.
-            found = taken.iter().map(|&at| offers[at].clone()).collect();
+            found = taken.iter().map(|&at| Rc::clone(&offers[at])).collect();
         }
         least(&found, works).filter(|bundles| !bundles.is_empty())
     }
@@ -189,7 +195,7 @@ fn waits_since(group: &Group) -> u64 {
 /// Victims that have been chosen so far.
 struct Choice<'c, 't> {
     claimant: Claimant<'c>,
-    offers: &'c [Bundle],
+    offers: &'c [Rc<Bundle>],
     by_node: BTreeMap<NodeIdx, Vec<usize>>,
     going: Going<'t>,
     taken: Vec<usize>,
@@ -200,7 +206,7 @@ impl<'c, 't> Choice<'c, 't> {
     fn new(
         accounts: &crate::accounts::Accounts<'t>,
         claimant: Claimant<'c>,
-        offers: &'c [Bundle],
+        offers: &'c [Rc<Bundle>],
     ) -> Choice<'c, 't> {
         let mut by_node: BTreeMap<NodeIdx, Vec<usize>> = BTreeMap::new();
         for (at, bundle) in offers.iter().enumerate() {

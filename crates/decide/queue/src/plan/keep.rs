@@ -5,7 +5,6 @@
 //! still be there when the others have ended. The rest of its quota is kept for it, too. There is
 //! one such group at a time: no two wait for each other.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_model::{NodeIdx, PodUid, Time};
@@ -13,14 +12,14 @@ use sublet_model::{NodeIdx, PodUid, Time};
 use super::start::{Evicts, Leave};
 use super::{Kept, Tick};
 use crate::least::least;
+use crate::line::{Line, Turn};
 use crate::need::together;
-use crate::order::{Lines, Waiting};
 use crate::place::Ground;
 use crate::{QueueHold, QueueReason};
 
 impl Tick<'_> {
     /// Starts the group for which room was kept, or keeps on.
-    pub(super) fn keep_on(&mut self, hold: Option<&QueueHold>, lines: &mut Lines) {
+    pub(super) fn keep_on(&mut self, hold: Option<&QueueHold>, lines: &mut [Vec<Turn>]) {
         let Some(hold) = hold else { return };
         let groups = self.groups;
         let Ok(at) = groups.binary_search_by(|group| group.id.cmp(&hold.group)) else {
@@ -30,75 +29,73 @@ impl Tick<'_> {
             return;
         };
         let line = &mut lines[charge.quota];
-        let Some(place) = line.iter().position(|waiting| waiting.group == at) else {
+        let Some(place) = line.iter().position(|turn| turn.group == at) else {
             return;
         };
-        let Some(waiting) = line.remove(place) else {
-            return;
-        };
-        match self.start(&waiting, Leave::NOTHING) {
+        line.remove(place);
+        match self.start(at, Leave::NOTHING) {
             Ok(Evicts(_)) => {}
             Err(reason) => {
                 self.reasons[at] = Some(reason);
-                self.keep(&waiting, &hold.nodes);
+                self.keep(at, &hold.nodes);
             }
         }
     }
 
     /// If nothing is kept: keeps room for the first of those that had to have a place by now, or that
     /// have waited long. The former do not wait for the latter.
-    pub(super) fn keep_for(&mut self, failed: &[(usize, Waiting)]) {
+    pub(super) fn keep_for(&mut self, lines: &[Line]) {
         let kept_for = self.kept.as_ref().map(|kept| kept.group);
         let is_due = |group| self.overdue.contains(&group);
         if kept_for.is_some_and(|group| self.overdue.is_empty() || is_due(group)) {
             return;
         }
         let after = self.rules.reservation_after_ms;
-        let waits_long = |(_, waiting): &&(usize, Waiting)| {
+        let waits_long = |(first, reason): &(Turn, &QueueReason)| {
             let waits_for_others = matches!(
-                self.reasons[waiting.group],
-                Some(
-                    QueueReason::NoRoom { .. }
-                        | QueueReason::OverQuota { .. }
-                        | QueueReason::Guarded
-                )
+                reason,
+                QueueReason::NoRoom { .. } | QueueReason::OverQuota { .. } | QueueReason::Guarded
             );
-            waits_for_others && waiting.since.plus_ms(after) <= self.now
+            waits_for_others && first.since.plus_ms(after) <= self.now
         };
-        let order = |(_, waiting): &&(usize, Waiting)| {
-            (Reverse(waiting.score), waiting.since, waiting.group)
+        let refused = || {
+            let queues = lines.iter().flat_map(Line::queues);
+            queues.filter_map(|(mut turns, why)| Some((turns.next()?, why?)))
         };
-        let overdue = failed.iter().filter(|(_, waiting)| is_due(waiting.group));
-        let first = overdue.min_by_key(order);
+        let overdue = refused().filter(|(first, _)| is_due(first.group));
+        let first = overdue.min_by_key(|(first, _)| *first);
         if kept_for.is_some() && first.is_none() {
             return;
         }
-        let first = first.or_else(|| failed.iter().filter(waits_long).min_by_key(order));
-        if let Some((_, waiting)) = first {
-            self.keep(&waiting.clone(), &[]);
+        let waits_long = || refused().filter(waits_long).min_by_key(|(first, _)| *first);
+        if let Some((first, _)) = first.or_else(waits_long) {
+            self.keep(first.group, &[]);
         }
     }
 
     /// Keeps these nodes for a group, or better ones if they are not enough.
-    fn keep(&mut self, waiting: &Waiting, nodes: &[NodeIdx]) {
-        let Some(charge) = self.charges[waiting.group] else {
+    fn keep(&mut self, at: usize, nodes: &[NodeIdx]) {
+        let Some(charge) = self.charges[at] else {
             return;
         };
         // While its quota is in the way, nodes would stand idle.
-        let in_quota = self.accounts.check(charge, &waiting.asks, false).is_ok();
+        let in_quota = self
+            .accounts
+            .check(charge, &self.asks[at].together, false)
+            .is_ok();
         let chosen = match in_quota {
-            true => self.nodes_for(waiting, nodes),
+            true => self.nodes_for(at, nodes),
             false if !self.terms().holds_quota => None,
             false => Some((Vec::new(), None)),
         };
         let Some((nodes, until)) = chosen else { return };
         if self.terms().holds_quota {
-            self.accounts.keep(charge.quota, &waiting.asks);
+            self.accounts.keep(charge.quota, &self.asks[at].together);
         }
         self.places.hold(&nodes);
         self.no_room.clear();
         self.kept = Some(Kept {
-            group: waiting.group,
+            group: at,
             nodes,
             until,
         });
@@ -106,12 +103,8 @@ impl Tick<'_> {
 
     /// The nodes with the least left to wait for on which the group has a place once all groups'
     /// members there have ended, and when that is.
-    fn nodes_for(
-        &mut self,
-        waiting: &Waiting,
-        before: &[NodeIdx],
-    ) -> Option<(Vec<NodeIdx>, Option<Time>)> {
-        let group = &self.groups[waiting.group];
+    fn nodes_for(&mut self, at: usize, before: &[NodeIdx]) -> Option<(Vec<NodeIdx>, Option<Time>)> {
+        let group = &self.groups[at];
         let wanted = together(group).ok()?;
         let busy = self.busy();
         let gone = |nodes: &[NodeIdx]| -> BTreeSet<PodUid> {

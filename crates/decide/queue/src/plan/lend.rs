@@ -2,15 +2,15 @@
 //! leave. They come last, and go first. A gang that no node could hold may also take the place of
 //! other borrowers, each of which goes but once for that.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use sublet_model::Class;
 
 use super::Tick;
 use super::start::{EVICTING, Leave};
 use crate::accounts::Charge;
-use crate::need::{Wanted, together, waits};
-use crate::order::{Lines, Waiting, before, next};
+use crate::line::{Line, Turn};
+use crate::need::{Wanted, together};
 use crate::place::Ground;
 use crate::reclaim::Claimant;
 use crate::{QueueReason, QuotaLimit};
@@ -22,35 +22,28 @@ impl Tick<'_> {
             return;
         }
         let mut lines = self.borrowers();
-        let mut refused = vec![BTreeSet::new(); lines.len()];
         while self.work < self.rules.most_starts {
-            let Some(quota) = next(&self.accounts, &lines, Class::Guaranteed) else {
+            let Some(quota) = self.next(&lines, Class::Guaranteed) else {
                 return;
             };
-            let Some(first) = lines[quota].pop_front() else {
+            let line = &mut lines[quota];
+            let Some(first) = line.first() else {
                 return;
             };
-            if first
-                .looks
-                .is_some_and(|looks| refused[quota].contains(&looks))
-            {
-                continue;
-            }
-            if !self.start_on_loan(&first) {
-                refused[quota].extend(first.looks);
+            match self.start_on_loan(first.group) {
+                Ok(()) => line.start_first(),
+                Err(why) => line.refuse_first(why),
             }
         }
     }
 
     /// The groups that only entitlements keep from starting, by quota.
-    fn borrowers(&mut self) -> Lines {
-        let mut lines: Lines = vec![VecDeque::new(); self.accounts.tree().by_number().len()];
-        for (at, group) in self.groups.iter().enumerate() {
-            let charge = self.charges[at].filter(|charge| {
-                charge.class == Class::Guaranteed && charge.preemptible && !charge.stays
-            });
+    fn borrowers(&self) -> Vec<Line> {
+        let quotas = self.accounts.tree().by_number().len();
+        let mut all: Vec<Vec<Turn>> = vec![Vec::new(); quotas];
+        for (at, reason) in self.reasons.iter().enumerate() {
             let is_kept_by_quota = matches!(
-                self.reasons[at],
+                reason,
                 Some(
                     QueueReason::ExceedsEntitlement(_)
                         | QueueReason::OverQuota {
@@ -59,71 +52,77 @@ impl Tick<'_> {
                         }
                 )
             );
-            let Some(charge) = charge.filter(|_| is_kept_by_quota) else {
+            if !is_kept_by_quota || !matches!(self.asks[at].waits, Ok(true)) {
                 continue;
-            };
-            if waits(group).unwrap_or(false) && self.not_tried(group).is_none() {
-                lines[charge.quota].push_back(self.waiting(at));
+            }
+            let charge = self.charges[at].filter(|charge| {
+                charge.class == Class::Guaranteed && charge.preemptible && !charge.stays
+            });
+            let is_tried = || self.not_tried(&self.groups[at]).is_none();
+            if let Some(charge) = charge.filter(|_| is_tried()) {
+                all[charge.quota].push(self.turn(at));
             }
         }
-        for line in &mut lines {
-            line.make_contiguous().sort_unstable_by(before);
-        }
-        lines
+        let line = |mut turns: Vec<Turn>| {
+            turns.sort_unstable();
+            Line::of(&turns, |group| self.memo.looks(group))
+        };
+        all.into_iter().map(line).collect()
     }
 
     /// Starts a group on free ground, or, if it needs more cards than a node has, in the place of
     /// others that are beyond their entitlements or of its own quota.
-    fn start_on_loan(&mut self, waiting: &Waiting) -> bool {
-        let group = &self.groups[waiting.group];
-        let (Some(charge), Ok(wanted)) = (self.charges[waiting.group], together(group)) else {
-            return false;
+    ///
+    /// # Errors
+    /// The reason why it waits, which is the one that it had before.
+    fn start_on_loan(&mut self, at: usize) -> Result<(), QueueReason> {
+        let group = &self.groups[at];
+        let Some(reason) = self.reasons[at].clone() else {
+            return Ok(());
         };
-        if self.takes_free_place(waiting, charge, &wanted) {
-            self.reasons[waiting.group] = None;
+        let (Some(charge), Ok(wanted)) = (self.charges[at], together(group)) else {
+            return Err(reason);
+        };
+        if self.takes_free_place(at, charge, &wanted) {
+            self.reasons[at] = None;
             self.work += 1;
-            return true;
+            return Ok(());
         }
-        let Some(limits) = self.terms().limits.filter(|_| self.is_wide(group)) else {
-            return false;
+        let limits = self.terms().limits;
+        let Some(limits) = limits.filter(|_| self.is_wide(at)) else {
+            return Err(reason);
         };
+        let asks = Rc::clone(&self.asks[at].together);
         let claimant = Claimant {
             charge,
             priority: group.priority,
-            asks: &waiting.asks,
-            rights: self.rights(waiting, charge, limits),
+            asks: &asks,
+            rights: self.rights(at, charge, limits),
             on_loan: true,
         };
-        let Some(reason) = self.reasons[waiting.group].clone() else {
-            return false;
-        };
-        let started = self.start_evicting(waiting, &wanted, claimant, (Leave::ALL, reason));
-        if started.is_ok() {
-            self.reasons[waiting.group] = None;
-            self.work += EVICTING;
-            self.no_room.clear();
-        }
-        started.is_ok()
+        self.start_evicting(at, &wanted, claimant, (Leave::ALL, reason))?;
+        self.reasons[at] = None;
+        self.work += EVICTING;
+        self.no_room.clear();
+        Ok(())
     }
 
-    fn takes_free_place(
-        &mut self,
-        waiting: &Waiting,
-        charge: Charge,
-        wanted: &[Wanted<'_>],
-    ) -> bool {
+    fn takes_free_place(&mut self, at: usize, charge: Charge, wanted: &[Wanted<'_>]) -> bool {
         let about = (self.memo.places_key(wanted), Ground::Free);
         if self.no_room.contains_key(&about)
-            || self.accounts.check_loan(charge, &waiting.asks).is_err()
+            || self
+                .accounts
+                .check_loan(charge, &self.asks[at].together)
+                .is_err()
         {
             return false;
         }
-        let group = &self.groups[waiting.group];
+        let group = &self.groups[at];
         match self.places.take(group, wanted, Ground::Free) {
             Ok(slots) => {
-                self.accounts.charge(charge, &waiting.asks);
-                self.touched.insert(waiting.group);
-                self.starts.entry(waiting.group).or_default().slots = slots;
+                self.accounts.charge(charge, &self.asks[at].together);
+                self.touched.insert(at);
+                self.starts.entry(at).or_default().slots = slots;
                 true
             }
             Err(lack) => {

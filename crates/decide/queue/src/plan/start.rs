@@ -1,14 +1,15 @@
 //! Starts groups: the first of each quota's line that its quotas and the nodes let start, with
 //! evictions if they are due.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use sublet_model::Class;
+use sublet_model::{Class, Time};
 
 use super::Tick;
 use crate::least::least;
+use crate::line::{Line, Turn};
 use crate::need::{Wanted, missing_of, together};
-use crate::order::{Lines, Waiting, before, next};
 use crate::place::Ground;
 use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded, victims};
 use crate::{Group, MOST_MEMBERS, QueueReason};
@@ -34,196 +35,149 @@ impl Leave {
 }
 
 /// Key by which groups of one quota fare alike: their looks, their priority, whether they can be
-/// asked to leave, whether they had to have a place by now, and the kept room that they must leave
-/// alone.
+/// asked to leave, whether they had to have a place by now if their quota's minimum has room, and
+/// the kept room that they must leave alone.
 type Fare = (u32, i32, bool, bool, Leave);
-
-/// Reasons why groups of one quota cannot start now: no group that looks like one of them can.
-type Refused = BTreeMap<Fare, QueueReason>;
 
 /// A group for which others go is so many times as much work.
 pub(super) const EVICTING: usize = 125;
 
 impl Tick<'_> {
-    /// Starts all groups that can start, and returns those that cannot.
-    pub(super) fn start_all(&mut self, lines: &mut Lines, class: Class) -> Vec<(usize, Waiting)> {
-        let mut failed = self.set_aside(lines);
-        let mut refused = vec![Refused::default(); lines.len()];
+    /// Starts all groups of these lines that can start. Gives back those that cannot.
+    pub(super) fn start_all(&mut self, lines: &[Vec<Turn>], class: Class) -> Vec<Line> {
+        let lines = lines.iter();
+        let lines = lines.map(|turns| Line::of(turns, |group| self.fare(group)));
+        let mut lines: Vec<Line> = lines.collect();
+        self.set_aside(&mut lines);
         let (mut started, mut evicted) = (false, false);
         while self.work < self.rules.most_starts {
-            let Some(quota) = next(&self.accounts, lines, class) else {
-                let again = self.worth_trying(&mut failed, (started, evicted));
-                if again.is_empty() {
-                    return failed;
+            let Some(quota) = self.next(&lines, class) else {
+                // After an eviction any group may be able to start. If groups have only started, one
+                // that found no place may find one: places are not chosen so that the rest fits best.
+                let may_start = |why: &QueueReason| {
+                    evicted || started && matches!(why, QueueReason::NoRoom { .. })
+                };
+                lines.iter_mut().for_each(|line| line.open_where(may_start));
+                if lines.iter().all(|line| line.first().is_none()) {
+                    break;
                 }
                 self.no_room.clear();
-                refused.fill(Refused::default());
-                for (quota, waiting) in again {
-                    lines[quota].push_back(waiting);
-                }
                 (started, evicted) = (false, false);
                 continue;
             };
-            let line = &mut lines[quota];
-            let Some(first) = line.pop_front() else {
-                return failed;
+            let Some(first) = lines[quota].first() else {
+                break;
             };
-            let (fare, leave) = (self.fare(&first), self.leave(&self.groups[first.group]));
-            let result = self.start(&first, leave);
-            self.reasons[first.group] = result.as_ref().err().cloned();
-            match result {
-                Err(why) => {
-                    refused[quota].extend(fare.map(|fare| (fare, why)));
-                    failed.push((quota, first));
-                }
+            let leave = self.leave(class, self.groups[first.group].ends);
+            match self.start(first.group, leave) {
+                Err(why) => lines[quota].refuse_first(why),
                 Ok(Evicts(evicts)) => {
+                    lines[quota].start_first();
                     started = true;
                     evicted |= evicts;
                     self.work += if evicts { EVICTING } else { 1 };
                     if evicts {
-                        refused.fill(Refused::default());
+                        lines.iter_mut().for_each(Line::open_rest);
                     }
                 }
             }
-            while let Some(alike) = line.front()
-                && let Some(why) = self.fare(alike).and_then(|fare| refused[quota].get(&fare))
-            {
-                self.reasons[alike.group] = Some(why.clone());
-                failed.extend(line.pop_front().map(|alike| (quota, alike)));
+        }
+        for (turns, refused) in lines.iter().flat_map(Line::queues) {
+            for Turn { group, .. } in turns {
+                let behind = || QueueReason::Behind {
+                    ahead: self.positions[group].unwrap_or(0),
+                };
+                self.reasons[group] = Some(refused.cloned().unwrap_or_else(behind));
             }
         }
-        for Waiting { group, .. } in lines.iter().flatten() {
-            let ahead = self.positions[*group].unwrap_or(0);
-            self.reasons[*group] = Some(QueueReason::Behind { ahead });
-        }
-        failed
+        lines
     }
 
     /// The key of this group and all that fare alike; none if no group looks like it.
-    fn fare(&self, waiting: &Waiting) -> Option<Fare> {
-        let group = &self.groups[waiting.group];
-        let charge = self.charges[waiting.group]?;
-        let (is_due, leave) = (self.is_due(waiting, charge), self.leave(group));
-        let key = (waiting.looks?, group.priority);
-        Some((key.0, key.1, charge.preemptible, is_due, leave))
+    fn fare(&self, at: usize) -> Option<Fare> {
+        let (looks, charge) = (self.memo.looks(at)?, self.charges[at]?);
+        let Group { priority, ends, .. } = self.groups[at];
+        let (is_late, leave) = (self.is_late(at, charge), self.leave(charge.class, ends));
+        Some((looks, priority, charge.preemptible, is_late, leave))
     }
 
-    /// Takes those out that their quotas refuse and no eviction can help, which most ticks are full
+    /// Refuses those that their quotas refuse and no eviction can help, which most ticks are full
     /// of: then the order need not be asked about each of them.
-    fn set_aside(&mut self, lines: &mut Lines) -> Vec<(usize, Waiting)> {
-        let mut aside = Vec::new();
+    fn set_aside(&self, lines: &mut [Line]) {
         let somebody_is_over = self.evictables.is_anybody_over(&self.accounts);
-        for (quota, line) in lines.iter_mut().enumerate() {
-            let (mut refused, mut tried) = (Refused::default(), BTreeSet::new());
-            for waiting in std::mem::take(line) {
-                let fare = self.fare(&waiting);
-                if fare.is_some_and(|fare| tried.contains(&fare)) {
-                    line.push_back(waiting);
-                    continue;
-                }
-                let known = fare.and_then(|fare| refused.get(&fare).cloned());
-                let is_known = known.is_some();
-                let why = known.or_else(|| self.held_up(&waiting, somebody_is_over));
-                let Some(why) = why else {
-                    tried.extend(fare);
-                    line.push_back(waiting);
-                    continue;
-                };
-                if !is_known {
-                    refused.extend(fare.map(|fare| (fare, why.clone())));
-                }
-                self.reasons[waiting.group] = Some(why);
-                aside.push((quota, waiting));
-            }
+        for line in lines {
+            line.refuse_where(|group| self.held_up(group, somebody_is_over));
         }
-        aside
     }
 
     /// Reason why its quotas refuse a group, if no eviction can help.
-    fn held_up(&self, waiting: &Waiting, somebody_is_over: bool) -> Option<QueueReason> {
-        let group = &self.groups[waiting.group];
-        let charge = self.charges[waiting.group]?;
+    fn held_up(&self, at: usize, somebody_is_over: bool) -> Option<QueueReason> {
+        let group = &self.groups[at];
+        let charge = self.charges[at]?;
         let may_evict = charge.class == Class::Guaranteed
             && (somebody_is_over
                 || self.evictables.may_yield(charge.quota, group.priority)
-                || self.takes_own(group));
+                || self.takes_own(at));
         if may_evict {
             return None;
         }
-        let leave = self.leave(group);
+        let leave = self.leave(charge.class, group.ends);
         let reason = self
             .accounts
-            .check(charge, &waiting.asks, leave.quota)
+            .check(charge, &self.asks[at].together, leave.quota)
             .err()?;
-        let free = self.accounts.check(charge, &waiting.asks, false);
+        let free = self.accounts.check(charge, &self.asks[at].together, false);
         let held_for = free.ok().and_then(|()| self.held_for());
         Some(held_for.unwrap_or(reason))
     }
 
     /// May the group take from smaller ones of its own quota?
-    fn takes_own(&self, group: &Group) -> bool {
+    fn takes_own(&self, group: usize) -> bool {
         let limits = self.terms().limits;
         limits.is_some_and(|limits| limits.wide_takes) && self.is_wide(group)
     }
 
-    /// Takes those out that may be able to start now. After an eviction that may be any group. If
-    /// groups have only started, a group that found no place may find one: places are not chosen so
-    /// that the rest fits best.
-    fn worth_trying(
-        &self,
-        failed: &mut Vec<(usize, Waiting)>,
-        (started, evicted): (bool, bool),
-    ) -> Vec<(usize, Waiting)> {
-        let may_start = |(_, waiting): &mut (usize, Waiting)| {
-            let reason = self.reasons[waiting.group].as_ref();
-            evicted || started && matches!(reason, Some(QueueReason::NoRoom { .. }))
-        };
-        let mut again: Vec<_> = failed.extract_if(.., may_start).collect();
-        again.sort_by(|(_, one), (_, other)| before(one, other));
-        again
-    }
-
     /// Tells which kept room a group must leave alone: none if it has ended by then, or goes when
     /// told.
-    fn leave(&self, group: &Group) -> Leave {
+    fn leave(&self, class: Class, ends: Option<Time>) -> Leave {
         let until = self.kept.as_ref().and_then(|kept| kept.until);
-        let ends = group.ends.zip(until);
-        let is_gone = ends.is_some_and(|(ends, until)| ends <= until);
-        match is_gone || group.class == Class::Opportunistic {
+        let is_gone = ends.zip(until).is_some_and(|(ends, until)| ends <= until);
+        match is_gone || class == Class::Opportunistic {
             true => Leave::NOTHING,
             false => Leave::ALL,
         }
     }
 
-    pub(super) fn start(&mut self, waiting: &Waiting, leave: Leave) -> Result<Evicts, QueueReason> {
-        let group = &self.groups[waiting.group];
-        let Some(charge) = self.charges[waiting.group] else {
+    pub(super) fn start(&mut self, at: usize, leave: Leave) -> Result<Evicts, QueueReason> {
+        let group = &self.groups[at];
+        let Some(charge) = self.charges[at] else {
             return Ok(Evicts(false));
         };
         let wanted = together(group)?;
+        let asks = Rc::clone(&self.asks[at].together);
         let claimant = Claimant {
             charge,
             priority: group.priority,
-            asks: &waiting.asks,
+            asks: &asks,
             rights: match self.terms().limits {
-                Some(limits) => self.rights(waiting, charge, limits),
+                Some(limits) => self.rights(at, charge, limits),
                 None => Rights::ALL,
             },
             on_loan: false,
         };
-        let Err(reason) = self.start_free(waiting, &wanted, claimant, leave) else {
+        let Err(reason) = self.start_free(at, &wanted, claimant, leave) else {
             return Ok(Evicts(false));
         };
-        let is_due = self.is_due(waiting, charge);
+        let is_due = self.is_due(at, charge);
         let places = self.memo.places_key(&wanted);
         let about = (charge.quota, group.priority, is_due, places);
         if is_due {
-            self.overdue.insert(waiting.group);
+            self.overdue.insert(at);
         }
         if self.no_reclaim.contains(&about) {
             return Err(reason);
         }
-        let mut result = self.start_evicting(waiting, &wanted, claimant, (leave, reason));
+        let mut result = self.start_evicting(at, &wanted, claimant, (leave, reason));
         // Whoever has had to wait for so long does not wait for kept room, too.
         if let Err(reason) = &result
             && is_due
@@ -231,11 +185,11 @@ impl Tick<'_> {
             && self.kept.is_some()
         {
             let leave = (Leave::NOTHING, reason.clone());
-            result = self.start_evicting(waiting, &wanted, claimant, leave);
+            result = self.start_evicting(at, &wanted, claimant, leave);
         }
         match result {
             Ok(()) => {
-                self.overdue.remove(&waiting.group);
+                self.overdue.remove(&at);
                 self.no_reclaim.clear();
                 Ok(Evicts(true))
             }
@@ -248,12 +202,12 @@ impl Tick<'_> {
 
     fn start_free(
         &mut self,
-        waiting: &Waiting,
+        at: usize,
         wanted: &[Wanted<'_>],
         Claimant { charge, asks, .. }: Claimant<'_>,
         leave: Leave,
     ) -> Result<(), QueueReason> {
-        let group = &self.groups[waiting.group];
+        let group = &self.groups[at];
         self.accounts
             .check(charge, asks, leave.quota)
             .map_err(|reason| match self.accounts.check(charge, asks, false) {
@@ -270,8 +224,8 @@ impl Tick<'_> {
             lack.reason(wanted)
         })?;
         self.accounts.charge(charge, asks);
-        self.touched.insert(waiting.group);
-        self.starts.entry(waiting.group).or_default().slots = slots;
+        self.touched.insert(at);
+        self.starts.entry(at).or_default().slots = slots;
         Ok(())
     }
 
@@ -279,14 +233,14 @@ impl Tick<'_> {
     /// start as things are.
     pub(super) fn start_evicting(
         &mut self,
-        waiting: &Waiting,
+        at: usize,
         wanted: &[Wanted<'_>],
         claimant: Claimant<'_>,
         (leave, reason): (Leave, QueueReason),
     ) -> Result<(), QueueReason> {
         let bundles = match self.terms().limits {
-            Some(_) => self.victims_by_node(waiting, wanted, claimant, (leave, reason.clone()))?,
-            None => self.victims_by_rank(waiting, wanted, claimant, (leave, reason.clone()))?,
+            Some(_) => self.victims_by_node(at, wanted, claimant, (leave, reason.clone()))?,
+            None => self.victims_by_rank(at, wanted, claimant, (leave, reason.clone()))?,
         };
         let Some(going) = Going::after(&self.accounts, &bundles, claimant) else {
             return Err(reason);
@@ -296,17 +250,17 @@ impl Tick<'_> {
         if (self.breaks)(&entries.collect::<Vec<_>>()) {
             return Err(QueueReason::Guarded);
         }
-        let group = &self.groups[waiting.group];
+        let group = &self.groups[at];
         let slots = self
             .places
             .take_without(&going.uids, group, wanted, leave.ground);
         let slots = slots.map_err(|lack| lack.reason(wanted))?;
         self.accounts = going.accounts;
         self.accounts.charge(claimant.charge, claimant.asks);
-        self.touched.insert(waiting.group);
+        self.touched.insert(at);
         self.touched
             .extend(bundles.iter().map(|bundle| bundle.group));
-        let start = self.starts.entry(waiting.group).or_default();
+        let start = self.starts.entry(at).or_default();
         start.slots = slots;
         start.victims = victims(self.groups, &bundles);
         Ok(())
@@ -316,12 +270,12 @@ impl Tick<'_> {
     /// be spared.
     fn victims_by_rank(
         &mut self,
-        waiting: &Waiting,
+        at: usize,
         wanted: &[Wanted<'_>],
         claimant: Claimant<'_>,
         (leave, reason): (Leave, QueueReason),
-    ) -> Result<Vec<Bundle>, QueueReason> {
-        let group = &self.groups[waiting.group];
+    ) -> Result<Vec<Rc<Bundle>>, QueueReason> {
+        let group = &self.groups[at];
         let touched = &self.touched;
         let about = Running {
             groups: self.groups,
@@ -344,7 +298,7 @@ impl Tick<'_> {
         let free = unguarded(row.clone(), |uid| ledger.entry(uid), self.breaks);
         let accounts = &self.accounts;
         let places = &mut self.places;
-        let mut works = |bundles: &[Bundle]| {
+        let mut works = |bundles: &[Rc<Bundle>]| {
             let going = Going::after(accounts, bundles, claimant);
             let fits = |going: &Going<'_>| {
                 let check = going
@@ -372,13 +326,16 @@ impl Tick<'_> {
     /// member finds no room gets the reason, as far as it has none yet.
     pub(super) fn start_surplus(&mut self, class: Class) {
         for (at, group) in self.groups.iter().enumerate() {
-            let Some(charge) = self.charges[at].filter(|_| group.class == class) else {
+            if self.reasons[at].is_some() {
+                continue;
+            }
+            let Some(charge) = self.charges[at].filter(|charge| charge.class == class) else {
                 continue;
             };
             // Of a group that somebody has to leave nobody starts.
             let is_started = self.starts.contains_key(&at);
             let is_left = self.touched.contains(&at) && !is_started;
-            if self.reasons[at].is_some() || is_left || !has_missing(group) {
+            if is_left || !has_missing(group) {
                 continue;
             }
             let starting = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
@@ -386,7 +343,7 @@ impl Tick<'_> {
             let starting: BTreeSet<_> = starting.collect();
             // What does not go into this plan goes into the next.
             let mut left = MOST_MEMBERS.saturating_sub(starting.len());
-            let leave = self.leave(group);
+            let leave = self.leave(class, group.ends);
             for role in group.roles() {
                 let open = missing_of(role);
                 let open = open.filter(|index| !starting.contains(&(role.name.clone(), *index)));
@@ -399,7 +356,7 @@ impl Tick<'_> {
                         role,
                         indices: vec![index],
                     }];
-                    let asks = self.of_wanted(&one);
+                    let asks = self.of_one(role);
                     if let Err(reason) = self.accounts.check(charge, &asks, leave.quota) {
                         self.reasons[at].get_or_insert(reason);
                         break;
