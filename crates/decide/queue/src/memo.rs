@@ -47,8 +47,16 @@ struct KnownShape {
 pub(crate) type PlacesKey = Vec<(u32, usize)>;
 
 impl QueueMemo {
-    /// Learns the shapes of these groups, and forgets shapes that nobody has any more.
-    pub(crate) fn learn(&mut self, tree: &QuotaTree, groups: &[Group]) {
+    /// Learns the shapes of these groups, and forgets shapes that nobody has any more. Finds out which
+    /// groups look alike, and which could not even start on empty nodes. This must not depend on the
+    /// groups that were tried before: such a group does not count as asking.
+    pub(crate) fn learn(
+        &mut self,
+        tree: &QuotaTree,
+        engine: &Engine,
+        nodes: &[(NodeIdx, NodeRules)],
+        groups: &[Group],
+    ) {
         let dimensions = Dimensions::of(tree);
         if dimensions != self.dimensions {
             self.shapes.clear();
@@ -56,39 +64,6 @@ impl QueueMemo {
         }
         self.shapes
             .retain(|_, known| Arc::strong_count(&known.shape) > 1);
-        for role in groups.iter().flat_map(Group::roles) {
-            let address = address(&role.pod);
-            if self.shapes.contains_key(&address) {
-                continue;
-            }
-            let row: Arc<[u64]> = self.dimensions.row(&role.pod.amounts).into();
-            let alike = |known: &&KnownShape| {
-                known.shape.claim == role.pod.claim
-                    && known.shape.rules == role.pod.rules
-                    && known.row == row
-            };
-            let same = self.shapes.values().find(alike).map(|known| known.number);
-            let number = same.unwrap_or_else(|| {
-                self.numbers += 1;
-                self.numbers
-            });
-            let known = KnownShape {
-                shape: role.pod.clone(),
-                row,
-                number,
-            };
-            self.shapes.insert(address, known);
-        }
-    }
-
-    /// Finds out which groups look alike, and which could not even start on empty nodes. This must
-    /// not depend on the groups that were tried before: such a group does not count as asking.
-    pub(crate) fn learn_looks(
-        &mut self,
-        engine: &Engine,
-        nodes: &[(NodeIdx, NodeRules)],
-        groups: &[Group],
-    ) {
         self.empty.begin_tick(engine, nodes);
         self.hopeless.clear();
         self.looks.clear();
@@ -96,13 +71,13 @@ impl QueueMemo {
         // One for all groups: most ticks have nothing new to find out.
         let mut looks = Looks::new();
         for (at, group) in groups.iter().enumerate() {
+            self.look_at(group, &mut looks);
             // Of a group that runs already somebody may be where no other could go. One that has had
             // enough starts one by one.
             let has_had_enough = group.matching == MatchPolicy::OnceSatisfied && group.satisfied;
             if has_had_enough || group.members().next().is_some() {
                 continue;
             }
-            self.look_at(group, &mut looks);
             let known = self.empty.look_up(engine, group, &looks);
             self.looks[at] = known.number;
             let why = known.lack;
@@ -115,13 +90,36 @@ impl QueueMemo {
         }
     }
 
-    fn look_at(&self, group: &Group, looks: &mut Looks) {
+    fn look_at(&mut self, group: &Group, looks: &mut Looks) {
         looks.clear();
         for gang in &group.gangs {
             looks.push((gang.min, count(gang.roles.len()), 0));
             let roles = gang.roles.iter();
-            looks.extend(roles.map(|role| (self.number(&role.pod), role.min, role.replicas)));
+            looks.extend(roles.map(|role| (self.learn_shape(&role.pod), role.min, role.replicas)));
         }
+    }
+
+    /// Learns a shape. Its number.
+    fn learn_shape(&mut self, shape: &Arc<MemberShape>) -> u32 {
+        if let Some(known) = self.shapes.get(&address(shape)) {
+            return known.number;
+        }
+        let row: Arc<[u64]> = self.dimensions.row(&shape.amounts).into();
+        let alike = |known: &&KnownShape| {
+            known.shape.claim == shape.claim && known.shape.rules == shape.rules && known.row == row
+        };
+        let same = self.shapes.values().find(alike).map(|known| known.number);
+        let number = same.unwrap_or_else(|| {
+            self.numbers += 1;
+            self.numbers
+        });
+        let known = KnownShape {
+            shape: Arc::clone(shape),
+            row,
+            number,
+        };
+        self.shapes.insert(address(shape), known);
+        number
     }
 
     /// Reason why that group can never start, if it cannot.

@@ -69,8 +69,7 @@ pub fn plan(snapshot: QueueSnapshot<'_>, now: Time) -> Vec<QueueDecision> {
         rules,
         memo,
     } = snapshot;
-    memo.learn(tree, groups);
-    memo.learn_looks(engine, nodes, groups);
+    memo.learn(tree, engine, nodes, groups);
     let cards = |(node, _): &(NodeIdx, NodeRules)| engine.ledger().book(*node).cards().len() as u64;
     let widest = nodes.iter().map(cards).max().unwrap_or(0);
     let mut tick = Tick {

@@ -8,7 +8,7 @@
 //! Every resource is counted for itself. The entitlement depends on requests, never on use, so an
 //! eviction changes the entitlement of no quota.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::divide::{Wish, divide};
@@ -132,8 +132,6 @@ pub enum QuotaProblem {
 pub struct QuotaTree {
     /// By name.
     quotas: Vec<Quota>,
-    /// Positions of the quotas.
-    numbers: HashMap<Arc<str>, usize>,
     /// Quotas without a quota above them, by their tree.
     trees: BTreeMap<Arc<str>, Vec<usize>>,
     parents: Vec<Option<usize>>,
@@ -189,10 +187,7 @@ impl QuotaTree {
         for &top in &tops {
             trees.entry(quotas[top].tree.clone()).or_default().push(top);
         }
-        let numbers = quotas.iter().enumerate();
-        let numbers = numbers.map(|(at, quota)| (quota.name.clone(), at));
         Ok(QuotaTree {
-            numbers: numbers.collect(),
             quotas,
             trees,
             parents,
@@ -209,7 +204,10 @@ impl QuotaTree {
 
     /// The number of the quota of that name.
     pub(crate) fn number(&self, name: &str) -> Option<usize> {
-        self.numbers.get(name).copied()
+        let found = self
+            .quotas
+            .binary_search_by(|quota| (*quota.name).cmp(name));
+        found.ok()
     }
 
     /// The numbers of a quota and of all above it.
