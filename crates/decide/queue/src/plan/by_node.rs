@@ -103,22 +103,7 @@ impl Tick<'_> {
         if !claimant.on_loan && !takes_own && self.accounts.is_full(charge.quota, asks) {
             return Err(reason);
         }
-        let touched = &self.touched;
-        let about = Running {
-            groups: self.groups,
-            charges: &self.charges,
-            memo: self.memo,
-            ledger: self.places.ledger(),
-            now: self.now,
-            weighs: true,
-            saves_every_ms: self.rules.saves_every_ms,
-            widest: self.widest,
-        };
-        let offers = self
-            .evictables
-            .offers(&self.accounts, claimant, &about, |group| {
-                touched.contains(&group)
-            });
+        let offers = self.offers(claimant);
         if offers.is_empty() {
             return Err(reason);
         }
@@ -135,6 +120,25 @@ impl Tick<'_> {
             }
             None => Err(reason),
         }
+    }
+
+    /// Members that may go for this group, each as things are, the cheapest first.
+    pub(super) fn offers(&mut self, claimant: Claimant<'_>) -> Vec<Rc<Bundle>> {
+        let touched = &self.touched;
+        let about = Running {
+            groups: self.groups,
+            charges: &self.charges,
+            memo: self.memo,
+            ledger: self.places.ledger(),
+            now: self.now,
+            weighs: true,
+            saves_every_ms: self.rules.saves_every_ms,
+            widest: self.widest,
+        };
+        self.evictables
+            .offers(&self.accounts, claimant, &about, |group| {
+                touched.contains(&group)
+            })
     }
 
     fn cheapest(

@@ -1,11 +1,15 @@
 //! Keeps room for one group that has waited long, so that its wait is bounded.
 //!
 //! For a group that has waited for `reservation_after_ms` and is the first such by score and age,
-//! the nodes are held on which there is least left to wait for. No group starts there that could
+//! the nodes are held on which there is least left to wait for. That is what ends first, where the
+//! ends are known. Otherwise, with limits of what may be lost, it is the least sum of the ages of
+//! those that may not be asked to leave: what has run for long runs on for long (Harchol-Balter and
+//! Downey, "Exploiting process lifetime distributions", 1997). No group starts there that could
 //! still be there when the others have ended. The rest of its quota is kept for it, too. There is
 //! one such group at a time: no two wait for each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use sublet_model::{NodeIdx, PodUid, Time};
 
@@ -15,7 +19,11 @@ use crate::least::least;
 use crate::line::{Line, Turn};
 use crate::need::together;
 use crate::place::Ground;
+use crate::reclaim::{Claimant, Going};
 use crate::{QueueHold, QueueReason};
+
+/// Age in milliseconds that each member counts more, so that few young ones are less than many.
+const YOUNG_MS: u64 = 60_000;
 
 impl Tick<'_> {
     /// Starts the group for which room was kept, or keeps on.
@@ -109,20 +117,30 @@ impl Tick<'_> {
         let busy = self.busy();
         let gone = |nodes: &[NodeIdx]| -> BTreeSet<PodUid> {
             let there = nodes.iter().filter_map(|node| busy.get(node));
-            there.flat_map(|node| node.uids.iter().cloned()).collect()
+            let uids = there.flat_map(|node| node.uids.iter().map(|(uid, _)| uid.clone()));
+            uids.collect()
         };
-        let places = &mut self.places;
-        let mut works =
-            |nodes: &[NodeIdx]| places.has_room_without(&gone(nodes), group, &wanted, Ground::Held);
-        let nodes = match !before.is_empty() && works(before) {
+        let has_room = |tick: &mut Self, nodes: &[NodeIdx]| {
+            let places = &mut tick.places;
+            places.has_room_without(&gone(nodes), group, &wanted, Ground::Held)
+        };
+        let nodes = match !before.is_empty() && has_room(self, before) {
             true => before.to_vec(),
             false => {
+                let may_go = self.may_go(at);
+                let limits = self.terms().limits;
                 let mut all: Vec<NodeIdx> = busy.keys().copied().collect();
-                all.sort_by_key(|node| {
+                all.sort_by_cached_key(|node| {
                     let there = &busy[node];
-                    (there.ends, there.cards, there.uids.len(), *node)
+                    let stay = there.uids.iter().filter(|(uid, _)| !may_go.contains(uid));
+                    let ages = stay.map(|(_, age)| age.saturating_add(YOUNG_MS));
+                    let left = match limits {
+                        Some(_) => ages.fold(0, u64::saturating_add),
+                        None => 0,
+                    };
+                    (there.ends, left, there.uids.len(), *node)
                 });
-                least(&all, works)?
+                least(&all, |nodes| has_room(self, nodes))?
             }
         };
         let ends = nodes.iter().filter_map(|node| busy.get(node));
@@ -133,12 +151,40 @@ impl Tick<'_> {
         Some((nodes, last.0))
     }
 
+    /// Members that may go for a group, on each node as if nobody went elsewhere.
+    fn may_go(&mut self, at: usize) -> BTreeSet<PodUid> {
+        let (Some(limits), Some(charge)) = (self.terms().limits, self.charges[at]) else {
+            return BTreeSet::new();
+        };
+        let asks = Rc::clone(&self.asks[at].together);
+        let claimant = Claimant {
+            charge,
+            priority: self.groups[at].priority,
+            asks: &asks,
+            rights: self.rights(at, charge, limits),
+            on_loan: false,
+        };
+        let mut by_node: BTreeMap<NodeIdx, Going<'_>> = BTreeMap::new();
+        for bundle in self.offers(claimant) {
+            for (node, _) in &bundle.cards {
+                let going = by_node.entry(*node);
+                let going = going.or_insert_with(|| Going::from(&self.accounts));
+                if going.may_go(&bundle, claimant) {
+                    going.goes(&bundle);
+                }
+            }
+        }
+        by_node.into_values().flat_map(|going| going.uids).collect()
+    }
+
     /// The nodes with members of groups.
     fn busy(&self) -> BTreeMap<NodeIdx, Busy> {
         let ledger = self.places.ledger();
         let mut busy: BTreeMap<NodeIdx, Busy> = BTreeMap::new();
         for (at, group) in self.groups.iter().enumerate() {
             let ends = End(group.ends);
+            let began = group.started.unwrap_or(self.now);
+            let age = self.now.ms().saturating_sub(began.ms());
             let bound = group.members().map(|(_, member)| member.uid.clone());
             let slots = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
             let starting = slots
@@ -150,14 +196,8 @@ impl Tick<'_> {
                 if let Some(node) = node {
                     let there = busy.entry(node).or_default();
                     there.ends = there.ends.max(ends);
-                    there.uids.push(uid);
+                    there.uids.push((uid, age));
                 }
-            }
-        }
-        if !self.terms().holds_quota {
-            for (node, there) in &mut busy {
-                let all = ledger.book(*node).cards().len() as u64;
-                there.cards = all.saturating_sub(ledger.outline(*node).idle().get().into());
             }
         }
         busy
@@ -177,9 +217,8 @@ impl Tick<'_> {
 #[derive(Default)]
 struct Busy {
     ends: End,
-    /// Cards in use, where the emptiest nodes are kept.
-    cards: u64,
-    uids: Vec<PodUid>,
+    /// Each with the milliseconds since it began.
+    uids: Vec<(PodUid, u64)>,
 }
 
 /// Time when something ends. Something without such a time ends after all others.

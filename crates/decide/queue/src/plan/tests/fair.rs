@@ -289,6 +289,28 @@ fn a_hold_keeps_no_quota() {
     assert_eq!(cluster.tick(21), ["admit one 1"], "its quota has one left");
 }
 
+/// On both nodes one card is free when somebody is asked to leave, and somebody must stay: on the
+/// first since long ago.
+#[test]
+fn room_is_kept_where_those_that_must_stay_are_young() {
+    let mut cluster = fair(3, 2, &["a - 2 6", "own - 4 6"]);
+    cluster.rules.reservation_after_ms = u64::MAX;
+    cluster.add(&["old a firm | w 1 1 1x", "x a | w 1 1 1x"]);
+    cluster.tick(0);
+    cluster.add(&["o own | w 1 1 2x"]);
+    assert_eq!(cluster.tick(1), ["admit o 1"]);
+    cluster.add(&["young a firm | w 1 1 1x", "y a | w 1 1 1x"]);
+    cluster.tick(HOUR);
+    assert_eq!(cluster.places("old"), cluster.places("x"));
+    assert_eq!(cluster.places("young"), cluster.places("y"));
+    cluster.add(&[&format!("p own t{} | w 1 1 2x", 2 * HOUR)]);
+    assert_eq!(cluster.tick(2 * HOUR), [] as [&str; 0]);
+    assert_eq!(cluster.tick(3 * HOUR), ["hold 1 for p"]);
+    let held = cluster.hold.as_ref().unwrap().nodes[0];
+    let of_young = cluster.engine.ledger().book(held).name().to_string();
+    assert!(cluster.places("young").contains(&of_young), "{of_young}");
+}
+
 /// Beyond what its quota is entitled to it takes the place of others that are, each once.
 #[test]
 fn a_wide_gang_takes_from_other_borrowers_once() {
