@@ -200,6 +200,23 @@ impl Inventory {
         Ok(())
     }
 
+    /// The first so many cards, and the wiring that is theirs alone.
+    #[must_use]
+    pub fn with_first(&self, count: usize) -> Inventory {
+        let gpus = self.gpus.iter().take(count).cloned().collect::<Vec<_>>();
+        let is_there = |index: &GpuIndex| gpus.iter().any(|gpu| gpu.index == *index);
+        let pairs = self.pairs.iter();
+        let pairs = pairs.filter(|pair| is_there(&pair.gpus.0) && is_there(&pair.gpus.1));
+        let partitions = self.partitions.iter();
+        let partitions = partitions.filter(|partition| partition.gpus.iter().all(is_there));
+        Inventory {
+            pairs: pairs.cloned().collect(),
+            nics: self.nics.clone(),
+            partitions: partitions.cloned().collect(),
+            gpus,
+        }
+    }
+
     /// `count` equal cards, for a node that no agent reports.
     ///
     /// # Errors

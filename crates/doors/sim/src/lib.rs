@@ -48,8 +48,8 @@ pub use inflation::{Drops, Inflation, Outcome, Placement, Variant, inflate};
 pub use load::TimedError;
 pub use obstacle::Reasons;
 pub use replay::{
-    Alone, DISCIPLINES, Discipline, Replay, ReplayError, ReplayEvent, ReplayOutcome, ReplayStep,
-    SizeClass, WaitGroup, mean, replay,
+    Alone, DISCIPLINES, Discipline, PartitionSize, Replay, ReplayError, ReplayEvent, ReplayOutcome,
+    ReplayStep, SizeClass, WaitGroup, WithinMin, mean, replay,
 };
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};

@@ -27,12 +27,13 @@ use sublet_queue::{QueueProfile, QueueRules};
 use self::discipline::ALONE;
 pub use self::discipline::DISCIPLINES;
 pub use self::event::{ReplayEvent, ReplayStep};
-pub use self::figures::{Alone, ReplayOutcome, WaitGroup, mean};
+pub use self::figures::{Alone, ReplayOutcome, WaitGroup, WithinMin, mean};
 use self::figures::{Comparison, Figures, Told};
 use self::floor::Floor;
 use self::ground::Ground;
 use self::jobs::{Jobs, Kinds};
 pub use self::jobs::{ReplayError, SizeClass};
+pub use self::partition::PartitionSize;
 use self::partition::{gpus, grounds, partitions};
 pub use self::rule::Discipline;
 use crate::trace::{NodeList, PodList, QuotaRow};
@@ -79,18 +80,24 @@ pub fn replay(
     kinds.try_each(|kind| ground.find(kind, 0).is_some());
     let jobs = Jobs::of((run.nodes, run.pods), run.quotas, run.load, kinds)?;
     let jobs = jobs.with_rules(rules(run), run.saves_every);
-    let partitions = partitions(run.nodes, &jobs);
-    let apart = || grounds(&partitions, &jobs, run.pods, run.policy);
-    let (alone, _) = play(&jobs, ALONE, apart(), run.interval, &mut |_| {});
+    let of_size = |size| partitions(run.nodes, &jobs, size);
+    let apart = |partitions: &[NodeList]| grounds(partitions, &jobs, run.pods, run.policy);
+    let alone = [PartitionSize::WholeNodes, PartitionSize::Min].map(|size| {
+        let partitions = of_size(size);
+        let (played, _) = play(&jobs, ALONE, apart(&partitions), run.interval, &mut |_| {});
+        (played.0, gpus(&partitions))
+    });
     let is_apart = run.discipline.is_apart();
-    let grounds = if is_apart { apart() } else { vec![ground] };
+    let grounds = match is_apart {
+        true => apart(&of_size(PartitionSize::WholeNodes)),
+        false => vec![ground],
+    };
     let (played, told) = play(&jobs, run.discipline, grounds, run.interval, watch);
     let comparison = Comparison {
         told,
         ends_empty: played.1,
         is_apart,
-        alone: &alone.0,
-        gpus: &gpus(&partitions),
+        alone: &alone,
     };
     Ok(played.0.outcome(&jobs, comparison))
 }
@@ -153,7 +160,7 @@ fn play(
     }
     let told = Told {
         gangs_waited_for: line.gangs_waited_for(),
-        largest_wait_within_min: line.largest_wait_within_min(),
+        within_min: line.within_min(),
     };
     (floor.outcome(), told)
 }

@@ -7,7 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use sublet_sim::{BadLines, DISCIPLINES, Replay, SizeClass, read_nodes, read_pods, replay};
+use sublet_sim::{
+    BadLines, DISCIPLINES, PartitionSize, Replay, SizeClass, read_nodes, read_pods, replay,
+};
 
 fn trace(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -53,8 +55,12 @@ fn philly_s_jobs_all_end_by_every_rule() {
         assert_eq!(outcome.evictions > 0, name == "sublet", "{name}");
         assert_eq!(outcome.lost_hours > 0.0, name == "sublet", "{name}");
         // Eleven of the fifteen have a min of 4 GPUs and more.
-        assert_eq!(outcome.sharing_incentive().1, 11, "{name}");
-        let lag = outcome.largest_lag().unwrap().1;
+        assert_eq!(
+            outcome.sharing_incentive(PartitionSize::Min).1,
+            11,
+            "{name}"
+        );
+        let lag = outcome.largest_lag(PartitionSize::WholeNodes).unwrap().1;
         assert_eq!(lag == 0, discipline.is_apart(), "{name}: {lag}");
         useful.insert(name, outcome.useful_percent);
     }

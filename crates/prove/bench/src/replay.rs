@@ -109,16 +109,19 @@ long a job runs; `easy` knows it exactly. `fair` and `koordinator` are profiles 
 - *Useful* and *lost*: GPU time of the cluster between the first arrival and the last in which jobs \
 ran that ended, and in which jobs ran that were evicted.
 - A *wait* lasts until the start of the run in which a job ended.
-- A tenant *alone* has a partition: nodes for its `min`, rounded up to whole ones, on which its jobs \
-start by backfill. All partitions together are more than the cluster. Jobs that are larger than \
-their partition are left out of this comparison on both sides, and so are tenants without `min`.
+- A tenant *alone* has a partition for its `min`, on which its jobs start by backfill: *nodes* rounds \
+it up to whole ones, so that all partitions together are more than the cluster; `min` is no more than \
+the `min`, with a last node of fewer GPUs. Jobs that are larger than their partition are left out of \
+this comparison on both sides, and so are tenants without `min`. Tables of tenants and `partitions` \
+are of whole nodes.
 - *Sharing incentive*: tenants with a `min` of 4 GPUs and more that wait on average no longer than \
 alone.
 - *Lag*: GPU time that a tenant would have got by then alone and had not got here, at its largest, \
 in hours of its `min`. A run that is lost takes its time back.
 - *Bounded slowdown* (Feitelson): (wait + run time) / run time, at least 1, with a run time of at \
 least 10 s.
-- *Within `min`*: the longest that a job waited without a break while its tenant's `min` had room for it.";
+- *Within `min`*: the longest that a job waited without a break while its tenant's `min` had room for \
+it. *Late* are the jobs that waited so for half an hour longer than the time beside the rule's name.";
 
 const TUNED: &str = "\
 ## Tuned: Philly

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sublet_sim::{
-    DISCIPLINES, Discipline, Replay, ReplayOutcome, ReplayStep, SizeClass, WaitGroup, mean, replay,
+    DISCIPLINES, Discipline, PartitionSize, Replay, ReplayOutcome, ReplayStep, SizeClass,
+    WaitGroup, WithinMin, mean, replay,
 };
 
 use self::view::QueueView;
@@ -101,7 +102,8 @@ impl Report for QueueRuns<'_> {
             vec![of.of.to_string(), (of.min_milli / 1000).to_string()]
         });
         text += "\nA partition is what a quota would have alone: nodes for its min, rounded up to \
-                 whole ones,\non which its jobs start by backfill. Mean waits of the jobs that fit \
+                 whole ones,\non which its jobs start by backfill; `on min`: its min and nothing above \
+                 it. Mean waits of the jobs that fit \
                  there, and the largest lag\nbehind the GPU time that the partition had given by then, \
                  in hours of the min.\n\n";
         text += &self.beside();
@@ -239,22 +241,31 @@ impl QueueRuns<'_> {
             "meanWaitSeconds",
             "meanBoundedSlowdown",
             "sharingIncentive",
+            "sharingIncentiveOnMin",
             "largestLagSeconds",
             "largestLagQuota",
             "largestWaitWithinMinSeconds",
+            "lateWithinMin",
         ];
         let row = |run: &Run<'_>| {
             let outcome = &run.outcome;
-            let (no_worse, of) = outcome.sharing_incentive();
-            let lag = outcome.largest_lag();
+            let within =
+                |of: fn(WithinMin) -> String| outcome.within_min.map_or("-".to_owned(), of);
+            let lag = outcome.largest_lag(PartitionSize::WholeNodes);
+            let incentive = |size| {
+                let (no_worse, of) = outcome.sharing_incentive(size);
+                format!("{no_worse} of {of}")
+            };
             vec![
                 run.planned.name().to_owned(),
                 about(outcome.mean_wait),
                 format!("{:.1}", outcome.bounded_slowdown),
-                format!("{no_worse} of {of}"),
+                incentive(PartitionSize::WholeNodes),
+                incentive(PartitionSize::Min),
                 lag.map_or("-".to_owned(), |(_, seconds)| hours(seconds)),
                 lag.map_or("-".to_owned(), |(name, _)| name.to_string()),
-                outcome.largest_wait_within_min.map_or("-".to_owned(), span),
+                within(|within| span(within.longest)),
+                within(|within| within.late.to_string()),
             ]
         };
         let rows: Vec<_> = self.runs.iter().map(row).collect();

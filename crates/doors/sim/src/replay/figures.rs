@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::jobs::{Jobs, SizeClass};
+use super::partition::PartitionSize;
 use super::served::Served;
 
 /// Run times below this many seconds count as this many in a slowdown (Feitelson and others,
@@ -30,12 +31,34 @@ pub struct WaitGroup<T> {
     pub evictions: u64,
     /// GPUs that are the tenant's own, in thousandths; nothing for sizes.
     pub min_milli: u64,
-    /// The tenant on a partition of its own; nothing for sizes, and for tenants without `min`.
+    /// The tenant on a partition of its own, of whole nodes; nothing for sizes, and for tenants without
+    /// `min`.
     pub alone: Option<Alone>,
+    /// The same on a partition of its `min` and nothing above it.
+    pub on_min: Option<Alone>,
 }
 
-/// A tenant on a partition of its own: nodes for its `min`, rounded up to whole ones, on which its
-/// jobs start by backfill. Jobs that are larger than the partition are in none of its figures but
+impl<T> WaitGroup<T> {
+    /// The tenant on a partition of that size.
+    #[must_use]
+    pub fn alone(&self, size: PartitionSize) -> Option<&Alone> {
+        match size {
+            PartitionSize::WholeNodes => self.alone.as_ref(),
+            PartitionSize::Min => self.on_min.as_ref(),
+        }
+    }
+}
+
+/// Waits of jobs that the `min` of their tenant has room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WithinMin {
+    /// The longest that one waited so without a break, in seconds.
+    pub longest: u64,
+    /// So many jobs waited so for half an hour longer than they had to at most.
+    pub late: usize,
+}
+
+/// A tenant on a partition of its own: nodes for its `min`, on which its jobs start by backfill. Jobs that are larger than the partition are in none of its figures but
 /// `lag_seconds`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alone {
@@ -86,9 +109,8 @@ pub struct ReplayOutcome {
     /// The waits of gangs by reason, in seconds of one gang, by the word for the reason; empty if
     /// the discipline does not say. Runs that were lost are not in here.
     pub gangs_waited_for: BTreeMap<&'static str, u64>,
-    /// The longest that a job waited without a break while the `min` of its tenant had room for it, in
-    /// seconds; none if the discipline does not say.
-    pub largest_wait_within_min: Option<u64>,
+    /// Waits of jobs that the `min` of their tenant has room for; none if the discipline does not say.
+    pub within_min: Option<WithinMin>,
     /// Number of evictions.
     pub evictions: u64,
     /// GPU time that evicted jobs had used, in hours of one GPU.
@@ -112,18 +134,18 @@ impl ReplayOutcome {
     /// Number of tenants with a `min` of 4 GPUs and more that wait no longer than on a partition of
     /// their own, and number of all of these.
     #[must_use]
-    pub fn sharing_incentive(&self) -> (usize, usize) {
+    pub fn sharing_incentive(&self, size: PartitionSize) -> (usize, usize) {
         let large = self.tenants.iter().filter(|of| of.min_milli >= SHARERS);
-        let alone: Vec<&Alone> = large.filter_map(|of| of.alone.as_ref()).collect();
+        let alone: Vec<&Alone> = large.filter_map(|of| of.alone(size)).collect();
         let no_worse = alone.iter().filter(|alone| alone.is_no_worse_here());
         (no_worse.count(), alone.len())
     }
 
     /// The tenant that was most behind its partition, and by how many seconds of its `min`.
     #[must_use]
-    pub fn largest_lag(&self) -> Option<(&Arc<str>, u64)> {
+    pub fn largest_lag(&self, size: PartitionSize) -> Option<(&Arc<str>, u64)> {
         let lags = self.tenants.iter();
-        let lags = lags.filter_map(|of| Some((&of.of, of.alone.as_ref()?.lag_seconds)));
+        let lags = lags.filter_map(|of| Some((&of.of, of.alone(size)?.lag_seconds)));
         lags.max_by_key(|(_, lag)| *lag)
     }
 }
@@ -139,7 +161,7 @@ struct Tally {
 /// Report of a discipline at the end.
 pub(super) struct Told {
     pub(super) gangs_waited_for: BTreeMap<&'static str, u64>,
-    pub(super) largest_wait_within_min: Option<u64>,
+    pub(super) within_min: Option<WithinMin>,
 }
 
 /// Remarks about a replay beside its figures.
@@ -148,9 +170,9 @@ pub(super) struct Comparison<'a> {
     pub(super) ends_empty: bool,
     /// Had each tenant its own nodes?
     pub(super) is_apart: bool,
-    /// The figures of the jobs with each tenant on its own nodes, and the GPUs of these.
-    pub(super) alone: &'a Figures,
-    pub(super) gpus: &'a [u64],
+    /// By the size of partitions, the figures of the jobs with each tenant on its own nodes, and the
+    /// GPUs of these by tenant.
+    pub(super) alone: &'a [(Figures, Vec<u64>); 2],
 }
 
 /// Counts while jobs come and go.
@@ -251,8 +273,10 @@ impl Figures {
             0 => 0.0,
             all => 100.0 * part as f64 / all as f64,
         };
-        let alone = self.alone(jobs, &comparison);
-        let sizes = SizeClass::ALL.map(|size| (size, 0, None));
+        let [alone, on_min] = comparison.alone;
+        let alone = self.alone(jobs, alone).into_iter();
+        let alone = alone.zip(self.alone(jobs, on_min)).map(<[_; 2]>::from);
+        let sizes = SizeClass::ALL.map(|size| (size, 0, [None, None]));
         let minima = jobs.minima().iter().copied();
         let tenants = jobs.tenants().iter().cloned().zip(minima).zip(alone);
         let tenants = tenants.map(|((name, min), alone)| (name, min, alone));
@@ -268,7 +292,7 @@ impl Figures {
             sizes: groups(sizes.into_iter(), std::mem::take(&mut self.by_size)),
             tenants: groups(tenants, std::mem::take(&mut self.by_tenant)),
             gangs_waited_for: comparison.told.gangs_waited_for,
-            largest_wait_within_min: comparison.told.largest_wait_within_min,
+            within_min: comparison.told.within_min,
             ended: self.ended,
             left,
             impossible: jobs.impossible().clone(),
@@ -285,20 +309,20 @@ impl Figures {
     }
 
     /// By tenant, what it has beside a partition of its own.
-    fn alone(&self, jobs: &Jobs, comparison: &Comparison<'_>) -> Vec<Option<Alone>> {
+    fn alone(&self, jobs: &Jobs, (figures, gpus): &(Figures, Vec<u64>)) -> Vec<Option<Alone>> {
         let mut all: Vec<Option<Alone>> = Vec::new();
         for (tenant, min) in jobs.minima().iter().enumerate() {
-            let lag = self.served[tenant].lag(&comparison.alone.served[tenant]);
+            let lag = self.served[tenant].lag(&figures.served[tenant]);
             // Without `min` there is no partition.
             let lag = lag.checked_div(u128::from(*min));
             all.push(lag.map(|lag| Alone {
-                gpus: comparison.gpus[tenant],
+                gpus: gpus[tenant],
                 waits: Vec::new(),
                 here: Vec::new(),
                 lag_seconds: u64::try_from(lag).unwrap_or(u64::MAX),
             }));
         }
-        let waits = comparison.alone.waits.iter().zip(&self.waits);
+        let waits = figures.waits.iter().zip(&self.waits);
         for (job, waits) in jobs.all().iter().zip(waits) {
             if let (Some(alone), (Some(there), Some(here))) = (&mut all[job.tenant], waits) {
                 alone.waits.push(*there);
@@ -321,11 +345,12 @@ fn slowdown(wait: u64, run: u64) -> f64 {
 
 /// The groups that have jobs.
 fn groups<T>(
-    of: impl Iterator<Item = (T, u64, Option<Alone>)>,
+    of: impl Iterator<Item = (T, u64, [Option<Alone>; 2])>,
     tallies: Vec<Tally>,
 ) -> Vec<WaitGroup<T>> {
     let all = of.zip(tallies).filter(|(_, tally)| tally.jobs > 0);
-    let group = |((of, min_milli, alone), mut tally): ((T, u64, Option<Alone>), Tally)| {
+    let group = |((of, min_milli, alone), mut tally): ((T, u64, [Option<Alone>; 2]), Tally)| {
+        let [alone, on_min] = alone;
         tally.waits.sort_unstable();
         WaitGroup {
             of,
@@ -334,6 +359,7 @@ fn groups<T>(
             evictions: tally.evictions,
             min_milli,
             alone,
+            on_min,
         }
     };
     all.map(group).collect()

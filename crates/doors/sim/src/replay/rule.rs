@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::figures::WithinMin;
 use super::floor::Floor;
 use super::jobs::Jobs;
 
@@ -45,8 +46,8 @@ pub trait JobLine {
         BTreeMap::new()
     }
 
-    /// As [`crate::ReplayOutcome::largest_wait_within_min`].
-    fn largest_wait_within_min(&self) -> Option<u64> {
+    /// As [`crate::ReplayOutcome::within_min`].
+    fn within_min(&self) -> Option<WithinMin> {
         None
     }
 }

@@ -61,15 +61,15 @@ impl Rule<'_> {
         self.mean(|run| run.largest_wait_within_min_seconds.map(hours))
     }
 
-    /// Tenants that wait no longer than alone, and all that are large enough, in all lists.
-    pub(super) fn sharing_incentive(&self) -> (u64, u64) {
-        let add = |(no_worse, of), run: &&Run| {
-            (
-                no_worse + run.sharing_incentive,
-                of + run.sharing_incentive_of,
-            )
-        };
-        self.0.iter().fold((0, 0), add)
+    /// Tenants that wait no longer than alone on whole nodes, and on their `min` and nothing above it,
+    /// and all that are large enough, in all lists.
+    pub(super) fn sharing_incentive(&self) -> [u64; 3] {
+        let sum = |figure: fn(&Run) -> u64| self.0.iter().map(|run| figure(run)).sum();
+        [
+            sum(|run| run.sharing_incentive),
+            sum(|run| run.sharing_incentive_on_min),
+            sum(|run| run.sharing_incentive_of),
+        ]
     }
 
     /// Has each job ended that ever could?
@@ -83,7 +83,7 @@ impl Rule<'_> {
     fn shares(&self) -> Vec<String> {
         let decimals = |figure: Option<f64>| figure.map_or("-".to_owned(), |it| format!("{it:.2}"));
         let short = |figure: Option<f64>| figure.map_or("-".to_owned(), |it| format!("{it:.1}"));
-        let (no_worse, of) = self.sharing_incentive();
+        let [on_nodes, on_min, of] = self.sharing_incentive();
         let mut row = vec![
             format!("`{}`", self.name()),
             decimals(self.useful()),
@@ -92,9 +92,16 @@ impl Rule<'_> {
         ];
         row.extend(SIZES.map(|size| short(self.p90(size))));
         let lag = self.mean(|run| run.largest_lag_seconds.map(hours));
+        let lag_on_min = self.mean(|run| run.largest_lag_on_min_seconds.map(hours));
         let slowdown = self.mean(|run| Some(run.mean_bounded_slowdown));
-        row.extend([format!("{no_worse} of {of}"), short(lag), short(slowdown)]);
-        row.push(short(self.wait_within_min()));
+        let late = self.mean(|run| run.late_within_min.map(|late| late as f64));
+        row.extend([
+            format!("{on_nodes} / {on_min} of {of}"),
+            format!("{} / {}", short(lag), short(lag_on_min)),
+            short(slowdown),
+            short(self.wait_within_min()),
+            late.map_or("-".to_owned(), |late| format!("{late:.0}")),
+        ]);
         row
     }
 
@@ -133,10 +140,11 @@ pub(super) fn shares(rules: &[Rule<'_>]) -> Vec<Vec<String>> {
         "2 to 4",
         "5 and more",
         "gangs",
-        "sharing incentive",
-        "largest lag, h of `min`",
+        "sharing incentive: nodes / `min`",
+        "largest lag, h of `min`: nodes / `min`",
         "mean bounded slowdown",
         "within `min`, h",
+        "late",
     ];
     with_heading(heading, rules.iter().map(Rule::shares))
 }

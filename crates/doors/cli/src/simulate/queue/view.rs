@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sublet_sim::{Alone, Discipline, ReplayOutcome, SizeClass, WaitGroup, mean};
+use sublet_sim::{Alone, Discipline, PartitionSize, ReplayOutcome, SizeClass, WaitGroup, mean};
 
 use crate::simulate::print::{Waits, rounded};
 
@@ -30,11 +30,16 @@ pub(super) struct QueueView {
     /// Quotas that wait no longer than on a partition of their own, of those that are large enough.
     sharing_incentive: usize,
     sharing_incentive_of: usize,
+    /// The same with partitions of their min and nothing above it.
+    sharing_incentive_on_min: usize,
+    largest_lag_on_min_seconds: Option<u64>,
     largest_lag_seconds: Option<u64>,
     largest_lag_quota: Option<String>,
     /// The longest wait of jobs that the `min` of their quota had room for, by the disciplines that
     /// know a `min`.
     largest_wait_within_min_seconds: Option<u64>,
+    /// Jobs that waited so for half an hour longer than they had to at most.
+    late_within_min: Option<usize>,
     wait_by_size: Vec<GroupView>,
     wait_by_quota: Vec<GroupView>,
     gangs_waited_seconds: BTreeMap<&'static str, u64>,
@@ -45,8 +50,10 @@ pub(super) struct QueueView {
 impl QueueView {
     /// The view of an outcome, without the input of the run.
     pub(super) fn of(discipline: &dyn Discipline, outcome: &ReplayOutcome) -> QueueView {
-        let (sharing_incentive, sharing_incentive_of) = outcome.sharing_incentive();
-        let lag = outcome.largest_lag();
+        let (sharing_incentive, sharing_incentive_of) =
+            outcome.sharing_incentive(PartitionSize::WholeNodes);
+        let lag = outcome.largest_lag(PartitionSize::WholeNodes);
+        let on_min = outcome.largest_lag(PartitionSize::Min);
         QueueView {
             discipline: discipline.name(),
             about: discipline.about(),
@@ -65,7 +72,10 @@ impl QueueView {
             sharing_incentive_of,
             largest_lag_seconds: lag.map(|(_, seconds)| seconds),
             largest_lag_quota: lag.map(|(name, _)| name.to_string()),
-            largest_wait_within_min_seconds: outcome.largest_wait_within_min,
+            sharing_incentive_on_min: outcome.sharing_incentive(PartitionSize::Min).0,
+            largest_lag_on_min_seconds: on_min.map(|(_, seconds)| seconds),
+            largest_wait_within_min_seconds: outcome.within_min.map(|within| within.longest),
+            late_within_min: outcome.within_min.map(|within| within.late),
             wait_by_size: outcome.sizes.iter().map(of_size).collect(),
             wait_by_quota: outcome.tenants.iter().map(of_quota).collect(),
             gangs_waited_seconds: outcome.gangs_waited_for.clone(),

@@ -57,9 +57,12 @@ fn jobs_go_through_the_queue_by_each_discipline() {
         "meanBoundedSlowdown": 5.8833,
         "sharingIncentive": 0,
         "sharingIncentiveOf": 0,
+        "sharingIncentiveOnMin": 0,
         "largestLagSeconds": 0,
         "largestLagQuota": "x",
+        "largestLagOnMinSeconds": 0,
         "largestWaitWithinMinSeconds": null,
+        "lateWithinMin": null,
         "waitBySize": [
             {"gpus": "up to 1", "jobs": 1, "evictions": 0, "meanWaitSeconds": 103.0,
              "waitSeconds": waits(103, 103)},
@@ -97,8 +100,8 @@ fn the_table_has_all_disciplines_beside_each_other_and_says_what_they_are() {
         "\nQUOTA  MIN GPUS  JOBS  sublet",
         "\nx      1         2     ",
         "\nheads: Kueue's BestEffortFIFO, re-implemented",
-        "\nDISCIPLINE    MEAN WAIT  MEAN BOUNDED SLOWDOWN  SHARING INCENTIVE  LARGEST LAG",
-        "  LARGEST LAG QUOTA  LARGEST WAIT WITHIN MIN\n",
+        "\nDISCIPLINE    MEAN WAIT  MEAN BOUNDED SLOWDOWN  SHARING INCENTIVE  SHARING INCENTIVE ON MIN",
+        "  LARGEST LAG QUOTA  LARGEST WAIT WITHIN MIN  LATE WITHIN MIN\n",
         "\nQUOTA  PARTITION GPUS  PARTITION JOBS  PARTITION MEAN WAIT  PARTITION P90 WAIT  sublet",
     ] {
         assert!(text.contains(part), "no `{part}` in\n{text}");

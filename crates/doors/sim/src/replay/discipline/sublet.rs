@@ -15,6 +15,7 @@ use sublet_queue::{
     Saves, Slot, TreeTotals, plan,
 };
 
+use crate::replay::figures::WithinMin;
 use crate::replay::floor::Floor;
 use crate::replay::ground::{ROLES, moment, uid};
 use crate::replay::jobs::{Jobs, SizeClass};
@@ -54,16 +55,21 @@ struct SubletLine<'a> {
     memo: QueueMemo,
     saves: Saves,
     why: Why,
-    within_min: WithinMin,
+    roomy: Roomy,
 }
 
 /// Waits while the minimum of a job's tenant has room for it.
 #[derive(Debug, Default)]
-struct WithinMin {
+struct Roomy {
     /// Since when, of each group.
     since: Vec<Option<u64>>,
     longest: u64,
+    /// Jobs that have waited for too long.
+    late: BTreeSet<usize>,
 }
+
+/// Seconds that a job may wait so beyond the time that its tenant has set.
+const GRACE: u64 = 30 * 60;
 
 /// The reasons for which gangs wait.
 #[derive(Debug, Default)]
@@ -124,7 +130,7 @@ impl<'a> SubletLine<'a> {
                 .saves_every()
                 .map_or(Saves::Unknown, |s| Saves::Every(s * 1000)),
             why: Why::default(),
-            within_min: WithinMin::default(),
+            roomy: Roomy::default(),
         }
     }
 
@@ -211,14 +217,14 @@ impl JobLine for SubletLine<'_> {
         // Jobs come in the order of their numbers.
         self.groups.push(self.group(job));
         self.numbers.push(job);
-        self.within_min.since.push(None);
+        self.roomy.since.push(None);
     }
 
     fn left(&mut self, job: usize) {
         if let Ok(at) = self.numbers.binary_search(&job) {
             self.groups.remove(at);
             self.numbers.remove(at);
-            self.within_min.since.remove(at);
+            self.roomy.since.remove(at);
         }
     }
 
@@ -241,8 +247,11 @@ impl JobLine for SubletLine<'_> {
         self.why.before.clone()
     }
 
-    fn largest_wait_within_min(&self) -> Option<u64> {
-        Some(self.within_min.longest)
+    fn within_min(&self) -> Option<WithinMin> {
+        Some(WithinMin {
+            longest: self.roomy.longest,
+            late: self.roomy.late.len(),
+        })
     }
 }
 
@@ -260,14 +269,22 @@ struct Tick {
 impl SubletLine<'_> {
     /// Counts for how long jobs wait that the minimum of their tenant has room for.
     fn count_within_min(&mut self, floor: &Floor<'_>, now: u64) {
-        let WithinMin { since, longest } = &mut self.within_min;
+        let Roomy {
+            since,
+            longest,
+            late,
+        } = &mut self.roomy;
+        let too_long = self.rules.min_within_ms / 1000 + GRACE;
         for ((since, group), number) in since.iter_mut().zip(&self.groups).zip(&self.numbers) {
             let tenant = self.jobs.all()[*number].tenant;
             let has_room = || {
                 let used = floor.used(tenant) + self.jobs.kind(*number).milli();
                 used <= self.jobs.minima()[tenant]
             };
-            *longest = since.map_or(*longest, |since| (now - since).max(*longest));
+            if let Some(since) = since {
+                *longest = (now - *since).max(*longest);
+                late.extend((now - *since > too_long).then_some(*number));
+            }
             *since = match group.started.is_none() && has_room() {
                 true => Some(since.unwrap_or(now)),
                 false => None,

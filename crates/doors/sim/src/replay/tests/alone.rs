@@ -17,8 +17,8 @@ fn a_tenant_is_compared_with_a_partition_of_its_own() {
     let story = Story::new(&[4, 4], &jobs).with_quotas("a,4\nb,4\n");
     let (told, outcome) = story.told("partitions");
     assert_eq!(told, "0 +0, 10 +2, 100 +1");
-    assert_eq!(outcome.sharing_incentive(), (2, 2));
-    assert_eq!(outcome.largest_lag().unwrap().1, 0);
+    assert_eq!(outcome.sharing_incentive(PartitionSize::WholeNodes), (2, 2));
+    assert_eq!(outcome.largest_lag(PartitionSize::WholeNodes).unwrap().1, 0);
     let (told, outcome) = story.told("fifo");
     assert_eq!(told, "0 +0 +1, 100 +2");
     let of_a = (vec![0, 100], vec![0, 0], true, 0);
@@ -26,8 +26,11 @@ fn a_tenant_is_compared_with_a_partition_of_its_own() {
     // Alone it has run for 20 s on all of its min when it has not yet begun here.
     let of_b = (vec![0], vec![90], false, 20);
     assert_eq!(beside(&outcome, "b"), Some(of_b));
-    assert_eq!(outcome.sharing_incentive(), (1, 2));
-    assert_eq!(outcome.largest_lag(), Some((&"b".into(), 20)));
+    assert_eq!(outcome.sharing_incentive(PartitionSize::WholeNodes), (1, 2));
+    assert_eq!(
+        outcome.largest_lag(PartitionSize::WholeNodes),
+        Some((&"b".into(), 20))
+    );
     assert!((outcome.mean_wait - 30.0).abs() < 1e-9, "{outcome:?}");
     // 1, 1, and 110 s for a run of 20.
     assert!((outcome.bounded_slowdown - 2.5).abs() < 1e-9);
@@ -48,8 +51,11 @@ fn a_partition_has_whole_nodes_and_jobs_beyond_it_are_left_out() {
     assert_eq!(outcome.tenants[0].alone.as_ref().unwrap().gpus, 8);
     assert_eq!(beside(&outcome, "b"), Some((vec![0], vec![0], true, 0)));
     assert_eq!(beside(&outcome, "c"), None);
+    // On its min and nothing above it the job of eight has no room, so there is none to compare.
+    let on_min = outcome.tenants[0].on_min.as_ref().unwrap();
+    assert_eq!((on_min.gpus, &on_min.waits[..]), (5, &[][..]));
     // One of them is large enough to count.
-    assert_eq!(outcome.sharing_incentive(), (1, 1));
+    assert_eq!(outcome.sharing_incentive(PartitionSize::WholeNodes), (1, 1));
 }
 
 #[test]
@@ -93,6 +99,11 @@ fn the_longest_wait_within_a_minimum_is_told() {
     story.min_within = Some(30);
     let (told, outcome) = story.told("sublet");
     assert_eq!(told, "0 +0, 41 -0 +1, 61 +0, 161 +2");
-    assert_eq!(outcome.largest_wait_within_min, Some(31));
-    assert_eq!(story.told("backfill").1.largest_wait_within_min, None);
+    // Half an hour more would be late.
+    let expected = WithinMin {
+        longest: 31,
+        late: 0,
+    };
+    assert_eq!(outcome.within_min, Some(expected));
+    assert_eq!(story.told("backfill").1.within_min, None);
 }
