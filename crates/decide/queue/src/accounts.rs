@@ -289,6 +289,19 @@ impl<'t> Accounts<'t> {
         Ok(())
     }
 
+    /// Amounts that no guaranteed work uses, by tree and dimension: nothing above them can be lent.
+    pub(crate) fn unused(&self) -> BTreeMap<&'t str, Vec<u64>> {
+        let mut unused = self.there_is.clone();
+        for &top in self.tree.below(None) {
+            let tree = &*self.tree.by_number()[top].tree;
+            let left = unused.get_mut(tree).into_iter().flatten();
+            for (left, used) in left.zip(self.used(top)) {
+                *left = left.saturating_sub(*used);
+            }
+        }
+        unused
+    }
+
     /// Amount that nobody else can have of what a quota has: what is used there and below, and what
     /// is kept for those that do not lend. `more`: an amount that comes to a quota.
     fn taken(&self, quota: usize, dimension: usize, more: (usize, u64)) -> u64 {

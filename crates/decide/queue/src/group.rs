@@ -98,6 +98,9 @@ pub struct Group {
     /// Latest time when it ends, if it says how long it runs: for a waiting group, as if it began
     /// now.
     pub ends: Option<Time>,
+    /// Milliseconds that it runs, as it says itself. Nobody is ended for running longer: a wrong time
+    /// costs a place in the order of its quota.
+    pub runs_ms: Option<u64>,
     /// When it began to run.
     pub started: Option<Time>,
     /// Evictions and saved work, on which profiles decide.

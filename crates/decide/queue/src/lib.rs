@@ -6,8 +6,8 @@
 //! A group of gangs starts only if the engine has proven a place for every member that must start
 //! together, and no member is evicted without such a proof.
 //!
-//! Suggested reading order: divide, tree (amounts that a quota may use); group, need (groups that
-//! wait); decision, slot, reason, rules, profile (results and settings); accounts, line, order, place,
+//! Suggested reading order: divide, tree (amounts that a quota may use); group, need, history (groups
+//! that wait); decision, slot, reason, rules, profile (results and settings); accounts, line, order, place,
 //! least, loss, reclaim, empty, memo (the parts of a tick); plan (the tick) with asks, count, start,
 //! by_node, lend and keep; protocol (the way a decision is carried out).
 //!
@@ -15,7 +15,7 @@
 //! - `divide`: one amount among siblings with minima, limits and weights. `tree`: quotas in
 //!   trees, and what each is entitled to.
 //! - `group`: a waiting group. `need`: its members that start together, and those that may come
-//!   later.
+//!   later. `history`: how long others ran that a group is like.
 //! - `plan`: one tick: a snapshot in, decisions out (`decision`, `slot`, `reason`). `plan/asks` works
 //!   out what each group asks, `plan/count` counts what is used and asked, `plan/start` starts groups that can, `plan/keep` keeps room for
 //!   a group that has waited long, `plan/by_node` chooses victims node by node, `plan/lend` lends
@@ -36,6 +36,7 @@ mod decision;
 mod divide;
 mod empty;
 mod group;
+mod history;
 mod least;
 mod line;
 mod loss;
@@ -61,6 +62,7 @@ pub use group::{
     Gang, GangMode, GangRole, Group, GroupId, GroupPast, MOST_MEMBERS, MatchPolicy, Member,
     MemberShape, Saves,
 };
+pub use history::RunHistory;
 pub use memo::QueueMemo;
 pub use plan::{QueueSnapshot, plan};
 pub use profile::{ProfileTerms, QUEUE_PROFILES, QueueProfile};

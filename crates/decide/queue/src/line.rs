@@ -10,7 +10,8 @@ use sublet_model::Time;
 
 use crate::QueueReason;
 
-/// Turn of a group in the order within a quota: by score, age and name.
+/// Turn of a group in the order within a quota: by score, age and name. A group that runs for long
+/// counts as younger than it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     pub(crate) score: Reverse<i64>,
@@ -109,15 +110,18 @@ impl Line {
         }
     }
 
-    /// Lets those be tried again that were refused for such a reason.
-    pub(crate) fn open_where(&mut self, may: impl Fn(&QueueReason) -> bool) {
+    /// Lets those be tried again that were refused for such a reason. Are there any?
+    pub(crate) fn open_where(&mut self, may: impl Fn(&QueueReason) -> bool) -> bool {
         self.tried = None;
+        let mut is_any = false;
         for at in 0..self.queues.len() {
             let refused = &mut self.queues[at].refused;
             if refused.take_if(|why| may(why)).is_some() {
                 self.open(at);
+                is_any = true;
             }
         }
+        is_any
     }
 
     fn open(&mut self, at: usize) {
@@ -156,8 +160,7 @@ mod tests {
         let (mut started, mut row, mut evicted) = (Vec::new(), 0, false);
         loop {
             let Some(Turn { group, .. }) = line.first() else {
-                line.open_where(|_| evicted);
-                if line.first().is_none() {
+                if !line.open_where(|_| evicted) {
                     return started;
                 }
                 evicted = false;

@@ -10,7 +10,7 @@ use sublet_plan::Engine;
 use sublet_plan::stock::NodeRules;
 
 use crate::accounts::Dimensions;
-use crate::empty::{EmptyNodes, Looks};
+use crate::empty::{EmptyNodes, Known, Looks};
 use crate::need::{Wanted, count, together};
 use crate::{Group, Infeasible, MatchPolicy, MemberShape, QuotaTree};
 
@@ -70,6 +70,8 @@ impl QueueMemo {
         self.looks.resize(groups.len(), None);
         // One for all groups: most ticks have nothing new to find out.
         let mut looks = Looks::new();
+        // Many look like the one before.
+        let mut last: Option<(Looks, Known)> = None;
         for (at, group) in groups.iter().enumerate() {
             self.look_at(group, &mut looks);
             // Of a group that runs already somebody may be where no other could go. One that has had
@@ -78,7 +80,16 @@ impl QueueMemo {
             if has_had_enough || group.members().next().is_some() {
                 continue;
             }
-            let known = self.empty.look_up(engine, group, &looks);
+            let known = match &last {
+                Some((of_last, known)) if *of_last == looks && known.number.is_some() => {
+                    known.clone()
+                }
+                _ => {
+                    let known = self.empty.look_up(engine, group, &looks);
+                    last = Some((looks.clone(), known.clone()));
+                    known
+                }
+            };
             self.looks[at] = known.number;
             let why = known.lack;
             let why = why.and_then(|lack| Some(lack.on_empty_nodes(&together(group).ok()?)));

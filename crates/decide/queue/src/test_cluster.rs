@@ -334,8 +334,7 @@ fn quota(line: &str) -> Quota {
 /// Reads `name quota word.. | role min replicas ask | ..`. Words: `p5` (priority), `t9` (since), `low`
 /// (opportunistic), `firm` (must not be evicted), `min=3` (of the gang, instead of the sum of its
 /// roles), `loose` (its roles have no minimum), `next` (a new gang begins with the next role),
-/// `ends=9`, `saves=9`
-/// (time between checkpoints). An ask is cards as `2x`, a part of one as `500`, or nothing as `0`.
+/// `ends=9`, `runs=9` (time that it says to run), `saves=9` (time between checkpoints). An ask is cards as `2x`, a part of one as `500`, or nothing as `0`.
 pub(crate) fn group(line: &str) -> Group {
     let mut parts = line.split('|').map(str::trim);
     let mut head = parts.next().unwrap().split_whitespace();
@@ -353,6 +352,7 @@ pub(crate) fn group(line: &str) -> Group {
         matching: MatchPolicy::OnceSatisfied,
         satisfied: false,
         ends: None,
+        runs_ms: None,
         started: None,
         past: GroupPast::default(),
     };
@@ -367,6 +367,7 @@ pub(crate) fn group(line: &str) -> Group {
             "waiting-and-running" => group.matching = MatchPolicy::WaitingAndRunning,
             _ if word.starts_with("min=") => min = Some(number(4) as u32),
             _ if word.starts_with("saves=") => group.past.saves = Saves::Every(number(6)),
+            _ if word.starts_with("runs=") => group.runs_ms = Some(number(5)),
             _ if word.starts_with("ends=") => group.ends = Some(Time::from_ms(number(5))),
             _ if word.starts_with('t') => group.since = Time::from_ms(number(1)),
             _ if word.starts_with('p') => group.priority = word[1..].parse().unwrap(),

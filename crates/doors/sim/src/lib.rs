@@ -49,7 +49,7 @@ pub use load::TimedError;
 pub use obstacle::Reasons;
 pub use replay::{
     Alone, DISCIPLINES, Discipline, PartitionSize, Replay, ReplayError, ReplayEvent, ReplayOutcome,
-    ReplayStep, SizeClass, WaitGroup, WithinMin, mean, replay,
+    ReplayStep, RunTimes, SizeClass, WaitGroup, WithinMin, mean, replay,
 };
 pub use sequence::{Sequence, SequenceError};
 pub use snapshot::{Reach, Running};

@@ -32,7 +32,7 @@ use self::figures::{Comparison, Figures, Told};
 use self::floor::Floor;
 use self::ground::Ground;
 use self::jobs::{Jobs, Kinds};
-pub use self::jobs::{ReplayError, SizeClass};
+pub use self::jobs::{ReplayError, RunTimes, SizeClass};
 pub use self::partition::PartitionSize;
 use self::partition::{gpus, grounds, partitions};
 pub use self::rule::Discipline;
@@ -64,6 +64,8 @@ pub struct Replay<'a> {
     /// Jobs write a checkpoint each time so many seconds of their run have passed, and lose no more
     /// if they go.
     pub saves_every: Option<u64>,
+    /// Knowledge of how long jobs run that Sublet's own queue has.
+    pub run_times: RunTimes,
 }
 
 /// Replays the jobs. `watch` is told of each event, in the order of its handling: on a beat, ends
@@ -79,7 +81,7 @@ pub fn replay(
     let mut ground = whole(run);
     kinds.try_each(|kind| ground.find(kind, 0).is_some());
     let jobs = Jobs::of((run.nodes, run.pods), run.quotas, run.load, kinds)?;
-    let jobs = jobs.with_rules(rules(run), run.saves_every);
+    let jobs = jobs.with_rules(rules(run), run.saves_every, run.run_times);
     let of_size = |size| partitions(run.nodes, &jobs, size);
     let apart = |partitions: &[NodeList]| grounds(partitions, &jobs, run.pods, run.policy);
     let alone = [PartitionSize::WholeNodes, PartitionSize::Min].map(|size| {

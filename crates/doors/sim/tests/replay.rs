@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use sublet_sim::{
-    BadLines, DISCIPLINES, PartitionSize, Replay, SizeClass, read_nodes, read_pods, replay,
+    BadLines, DISCIPLINES, PartitionSize, Replay, RunTimes, SizeClass, read_nodes, read_pods,
+    replay,
 };
 
 fn trace(name: &str) -> PathBuf {
@@ -38,6 +39,7 @@ fn philly_s_jobs_all_end_by_every_rule() {
             profile: "koordinator".parse().unwrap(),
             min_within: None,
             saves_every: None,
+            run_times: RunTimes::Unknown,
         };
         let outcome = replay(run, &mut |_| {}).unwrap();
         // The README of the list counts them.

@@ -101,8 +101,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 const READING: &str = "\
-All rules place by the same engine, and decide at most once in 300 s. None but `easy` knows how \
-long a job runs; `easy` knows it exactly. `fair` and `koordinator` are profiles of this queue. With \
+All rules place by the same engine, and decide at most once in 300 s. None knows how long a job runs \
+but `easy`, *declared*, which both know it exactly, and *learnt*, which guesses by the last jobs of the \
+same tenant and size that have ended. `fair` and `koordinator` are profiles of this queue. With \
 `fair` a `min` is there within the time beside its name. An evicted job loses its work; with \
 *checkpoints*, which jobs then write each hour, what came after the last.
 

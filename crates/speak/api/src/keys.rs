@@ -252,6 +252,9 @@ keys! {
         /// time (RFC 3339) of the last checkpoint, which the work itself writes: at the same places;
         /// wins over `checkpoint-every`, and of several the latest counts
         CHECKPOINTED_AT = "sublet.dev/checkpointed-at",
+        /// time that the work runs at most, such as `4h`: who runs for less goes first in its quota, and
+        /// nobody is ended for running longer; on a job or a PodGroup, or on pods and their templates
+        MAX_RUN_TIME = "sublet.dev/max-run-time",
         /// number of times that a job or PodGroup went as a whole for other groups; written by the
         /// controller on that object
         RECLAIMS = "sublet.dev/reclaims",

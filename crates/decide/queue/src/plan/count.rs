@@ -13,6 +13,16 @@ use crate::line::{Line, Turn};
 use crate::order::{Request, next};
 use crate::{Group, Infeasible, MOST_MEMBERS, QueueReason};
 
+/// Milliseconds that a group counts as running that does not say it.
+const UNKNOWN_MS: u64 = 60 * 60 * 1000;
+
+/// Milliseconds that a group counts as running: a power of two, as such times are rough, and groups
+/// fare alike whose times are near each other.
+pub(super) fn runs_ms(group: &Group) -> u64 {
+    let runs = group.runs_ms.unwrap_or(UNKNOWN_MS);
+    runs.checked_next_power_of_two().unwrap_or(u64::MAX)
+}
+
 impl Tick<'_> {
     /// Charges what everybody has, and works out what each quota is entitled to.
     pub(super) fn count(&mut self) {
@@ -175,9 +185,11 @@ impl Tick<'_> {
     /// The turn of a group in the order within its quota.
     pub(super) fn turn(&self, at: usize) -> Turn {
         let group = &self.groups[at];
+        let later = self.terms().short_first.unwrap_or(0);
+        let later = later.saturating_mul(runs_ms(group));
         Turn {
             score: Reverse(self.rules.score.of(group)),
-            since: group.since,
+            since: group.since.plus_ms(later),
             group: at,
         }
     }

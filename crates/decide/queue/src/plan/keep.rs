@@ -2,9 +2,10 @@
 //!
 //! For a group that has waited for `reservation_after_ms` and is the first such by score and age,
 //! the nodes are held on which there is least left to wait for. That is what ends first, where the
-//! ends are known. Otherwise, with limits of what may be lost, it is the least sum of the ages of
-//! those that may not be asked to leave: what has run for long runs on for long (Harchol-Balter and
-//! Downey, "Exploiting process lifetime distributions", 1997). No group starts there that could
+//! ends are known. Otherwise, with limits of what may be lost, it is the least that those have left,
+//! in sum, that may not be asked to leave: by what they say, and else as long again as they have run,
+//! for what has run for long runs on for long (Harchol-Balter and Downey, "Exploiting process lifetime
+//! distributions", 1997). No group starts there that could
 //! still be there when the others have ended. The rest of its quota is kept for it, too. There is
 //! one such group at a time: no two wait for each other.
 
@@ -20,10 +21,18 @@ use crate::line::{Line, Turn};
 use crate::need::together;
 use crate::place::Ground;
 use crate::reclaim::{Claimant, Going};
-use crate::{QueueHold, QueueReason};
+use crate::{Group, QueueHold, QueueReason};
 
-/// Age in milliseconds that each member counts more, so that few young ones are less than many.
+/// Milliseconds that each member has left at least, so that few young ones are less than many.
 const YOUNG_MS: u64 = 60_000;
+
+/// Milliseconds that a running group has left.
+fn left_ms(group: &Group, now: Time) -> u64 {
+    let began = group.started.unwrap_or(now);
+    let age = now.ms().saturating_sub(began.ms());
+    let says = group.runs_ms.and_then(|runs| runs.checked_sub(age));
+    says.unwrap_or(age).saturating_add(YOUNG_MS)
+}
 
 impl Tick<'_> {
     /// Starts the group for which room was kept, or keeps on.
@@ -64,7 +73,8 @@ impl Tick<'_> {
                 reason,
                 QueueReason::NoRoom { .. } | QueueReason::OverQuota { .. } | QueueReason::Guarded
             );
-            waits_for_others && first.since.plus_ms(after) <= self.now
+            let since = self.groups[first.group].since;
+            waits_for_others && since.plus_ms(after) <= self.now
         };
         let refused = || {
             let queues = lines.iter().flat_map(Line::queues);
@@ -133,9 +143,9 @@ impl Tick<'_> {
                 all.sort_by_cached_key(|node| {
                     let there = &busy[node];
                     let stay = there.uids.iter().filter(|(uid, _)| !may_go.contains(uid));
-                    let ages = stay.map(|(_, age)| age.saturating_add(YOUNG_MS));
+                    let all = stay.map(|(_, left)| *left);
                     let left = match limits {
-                        Some(_) => ages.fold(0, u64::saturating_add),
+                        Some(_) => all.fold(0, u64::saturating_add),
                         None => 0,
                     };
                     (there.ends, left, there.uids.len(), *node)
@@ -183,8 +193,7 @@ impl Tick<'_> {
         let mut busy: BTreeMap<NodeIdx, Busy> = BTreeMap::new();
         for (at, group) in self.groups.iter().enumerate() {
             let ends = End(group.ends);
-            let began = group.started.unwrap_or(self.now);
-            let age = self.now.ms().saturating_sub(began.ms());
+            let left = left_ms(group, self.now);
             let bound = group.members().map(|(_, member)| member.uid.clone());
             let slots = self.starts.get(&at).map_or(&[][..], |start| &start.slots);
             let starting = slots
@@ -196,7 +205,7 @@ impl Tick<'_> {
                 if let Some(node) = node {
                     let there = busy.entry(node).or_default();
                     there.ends = there.ends.max(ends);
-                    there.uids.push((uid, age));
+                    there.uids.push((uid, left));
                 }
             }
         }
@@ -217,7 +226,7 @@ impl Tick<'_> {
 #[derive(Default)]
 struct Busy {
     ends: End,
-    /// Each with the milliseconds since it began.
+    /// Each with the milliseconds that it has left.
     uids: Vec<(PodUid, u64)>,
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use sublet_model::Class;
 
 use super::Tick;
+use super::count::runs_ms;
 use super::start::{EVICTING, Leave};
 use crate::accounts::Charge;
 use crate::line::{Line, Turn};
@@ -39,7 +40,15 @@ impl Tick<'_> {
 
     /// The groups that only entitlements keep from starting, by quota.
     fn borrowers(&self) -> Vec<Line> {
-        let quotas = self.accounts.tree().by_number().len();
+        let by_number = self.accounts.tree().by_number();
+        let unused = self.accounts.unused();
+        // Nobody is lent more than is left, and only such gangs take it from others.
+        let may_fit = |at: usize, quota: usize| {
+            let left = unused.get(&*by_number[quota].tree);
+            let mut asks = self.asks[at].together.iter().enumerate();
+            self.is_wide(at) || asks.all(|(of, ask)| *ask <= left.map_or(0, |left| left[of]))
+        };
+        let quotas = by_number.len();
         let mut all: Vec<Vec<Turn>> = vec![Vec::new(); quotas];
         for (at, reason) in self.reasons.iter().enumerate() {
             let is_kept_by_quota = matches!(
@@ -59,13 +68,14 @@ impl Tick<'_> {
                 charge.class == Class::Guaranteed && charge.preemptible && !charge.stays
             });
             let is_tried = || self.not_tried(&self.groups[at]).is_none();
-            if let Some(charge) = charge.filter(|_| is_tried()) {
+            if let Some(charge) = charge.filter(|charge| may_fit(at, charge.quota) && is_tried()) {
                 all[charge.quota].push(self.turn(at));
             }
         }
         let line = |mut turns: Vec<Turn>| {
             turns.sort_unstable();
-            Line::of(&turns, |group| self.memo.looks(group))
+            let fare = |at: usize| Some((self.memo.looks(at)?, runs_ms(&self.groups[at])));
+            Line::of(&turns, fare)
         };
         all.into_iter().map(line).collect()
     }

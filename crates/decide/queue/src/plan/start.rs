@@ -7,6 +7,7 @@ use std::rc::Rc;
 use sublet_model::{Class, Time};
 
 use super::Tick;
+use super::count::runs_ms;
 use crate::least::least;
 use crate::line::{Line, Turn};
 use crate::need::{Wanted, missing_of, together};
@@ -35,9 +36,10 @@ impl Leave {
 }
 
 /// Key by which groups of one quota fare alike: their looks, their priority, whether they can be
-/// asked to leave, whether they had to have a place by now if their quota's minimum has room, and
-/// the kept room that they must leave alone.
-type Fare = (u32, i32, bool, bool, Leave);
+/// asked to leave, whether they had to have a place by now if their quota's minimum has room, the
+/// kept room that they must leave alone, and how long they run: among equals the first of the order
+/// has waited longest, and may cost most.
+type Fare = (u32, i32, bool, bool, Leave, u64);
 
 /// A group for which others go is so many times as much work.
 pub(super) const EVICTING: usize = 125;
@@ -57,8 +59,8 @@ impl Tick<'_> {
                 let may_start = |why: &QueueReason| {
                     evicted || started && matches!(why, QueueReason::NoRoom { .. })
                 };
-                lines.iter_mut().for_each(|line| line.open_where(may_start));
-                if lines.iter().all(|line| line.first().is_none()) {
+                let opened = lines.iter_mut().map(|line| line.open_where(may_start));
+                if opened.filter(|is_any| *is_any).count() == 0 {
                     break;
                 }
                 self.no_room.clear();
@@ -96,9 +98,11 @@ impl Tick<'_> {
     /// The key of this group and all that fare alike; none if no group looks like it.
     fn fare(&self, at: usize) -> Option<Fare> {
         let (looks, charge) = (self.memo.looks(at)?, self.charges[at]?);
-        let Group { priority, ends, .. } = self.groups[at];
-        let (is_late, leave) = (self.is_late(at, charge), self.leave(charge.class, ends));
-        Some((looks, priority, charge.preemptible, is_late, leave))
+        let group = &self.groups[at];
+        let is_late = self.is_late(at, charge);
+        let leave = self.leave(charge.class, group.ends);
+        let (priority, runs) = (group.priority, runs_ms(group));
+        Some((looks, priority, charge.preemptible, is_late, leave, runs))
     }
 
     /// Refuses those that their quotas refuse and no eviction can help, which most ticks are full

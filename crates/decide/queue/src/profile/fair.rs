@@ -27,4 +27,5 @@ pub(super) const TERMS: ProfileTerms = ProfileTerms {
         // With half a day, and with two, large groups waited longer, and small ones not less.
         each_ms: 24 * 60 * 60 * 1000,
     }),
+    short_first: Some(10),
 };

@@ -11,5 +11,6 @@ pub(super) const PROFILE: QueueProfile = QueueProfile::new(
         limits: None,
         lends_beyond: false,
         aging: None,
+        short_first: None,
     },
 );

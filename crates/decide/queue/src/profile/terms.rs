@@ -18,6 +18,9 @@ pub struct ProfileTerms {
     pub(crate) lends_beyond: bool,
     /// Large groups that have waited long pass others.
     pub(crate) aging: Option<Aging>,
+    /// Within a quota, groups that say that they are short pass others: each millisecond that a group
+    /// runs counts as if it had come so many later. The others pass it again in the end.
+    pub(crate) short_first: Option<u64>,
 }
 
 /// Limits of the work that is lost for others.

@@ -60,6 +60,7 @@ fn group(min: u32, bound: &[&str]) -> Group {
         matching: MatchPolicy::OnceSatisfied,
         satisfied: false,
         ends: None,
+        runs_ms: None,
         started: None,
         past: GroupPast::default(),
     }

@@ -9,7 +9,7 @@ use sublet_api::flags;
 use sublet_model::Unit;
 use sublet_plan::Policy;
 use sublet_queue::QueueProfile;
-use sublet_sim::{DISCIPLINES, Discipline, ReplayError, TimedError};
+use sublet_sim::{DISCIPLINES, Discipline, ReplayError, RunTimes, TimedError};
 
 use super::load::Load;
 use super::seeds::Seeds;
@@ -62,6 +62,28 @@ pub(super) enum BadLinesArg {
     Count,
 }
 
+/// [`RunTimes`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(super) enum RunTimesArg {
+    /// It knows nothing.
+    #[default]
+    Unknown,
+    /// It guesses by the last jobs of the same quota and size that have ended.
+    Learnt,
+    /// Each job says it, and is right.
+    Declared,
+}
+
+impl From<RunTimesArg> for RunTimes {
+    fn from(arg: RunTimesArg) -> RunTimes {
+        match arg {
+            RunTimesArg::Unknown => RunTimes::Unknown,
+            RunTimesArg::Learnt => RunTimes::Learnt,
+            RunTimesArg::Declared => RunTimes::Declared,
+        }
+    }
+}
+
 /// [`sublet_sim::CpuOnlyPods`] on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum CpuOnlyPodsArg {
@@ -74,7 +96,7 @@ pub(super) enum CpuOnlyPodsArg {
 
 /// Flags that go with some protocols: with which, and why not with the others.
 #[rustfmt::skip]
-const PICKY: [(&str, &[Protocol], &str); 15] = {
+const PICKY: [(&str, &[Protocol], &str); 16] = {
     use Protocol::{Inflation, Queue, Timed};
     [
         ("--load", &[Timed, Queue], "no pod leaves, so that no time passes"),
@@ -91,6 +113,7 @@ const PICKY: [(&str, &[Protocol], &str); 15] = {
         ("--queue-profile", &[Queue], "only a queue has it"),
         ("--min-within", &[Queue], "only a queue has it"),
         ("--checkpoint-every", &[Queue], "only a queue has it"),
+        ("--run-times", &[Queue], "only a queue has it"),
         ("--cpu-only-pods stock", &[Inflation, Timed], "the queue places all pods"),
     ]
 };
@@ -213,6 +236,10 @@ pub struct Args {
     /// passed, and lose no more if they are evicted
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) checkpoint_every: Option<u64>,
+    /// With --protocol queue, knowledge of how long jobs run that Sublet's queue has [default:
+    /// unknown]
+    #[arg(long, value_name = "KNOWN", value_enum)]
+    pub(super) run_times: Option<RunTimesArg>,
     /// Seeds of the order of arrival, such as 42-51 or 1,2,5 [default: 42]
     #[arg(long, value_name = "SEEDS")]
     pub(super) seed: Option<Seeds>,
@@ -315,6 +342,7 @@ impl Args {
             "--queue-profile" => self.queue_profile.is_some(),
             "--min-within" => self.min_within.is_some(),
             "--checkpoint-every" => self.checkpoint_every.is_some(),
+            "--run-times" => self.run_times.is_some(),
             _ => self.cpu_only_pods == CpuOnlyPodsArg::Stock,
         }
     }

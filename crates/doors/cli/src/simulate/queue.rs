@@ -68,6 +68,7 @@ pub(super) fn answer(args: &Args, input: &Input) -> anyhow::Result<Answer> {
             profile: args.queue_profile.unwrap_or_default(),
             min_within: args.min_within,
             saves_every: args.checkpoint_every,
+            run_times: args.run_times.unwrap_or_default().into(),
         };
         let mut seen = 0;
         Ok(replay(run, &mut |event| {

@@ -200,6 +200,19 @@ pub struct Jobs {
     impossible: (u32, Option<Arc<str>>),
     rules: QueueRules,
     saves_every: Option<u64>,
+    run_times: RunTimes,
+}
+
+/// Knowledge of how long jobs run that Sublet's own queue has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RunTimes {
+    /// None.
+    #[default]
+    Unknown,
+    /// It guesses by how long jobs of the same tenant and the same size ran.
+    Learnt,
+    /// Each job says it, and it is right.
+    Declared,
 }
 
 /// Reason why jobs cannot be replayed.
@@ -239,6 +252,7 @@ impl Jobs {
             impossible: (0, None),
             rules: QueueRules::default(),
             saves_every: None,
+            run_times: RunTimes::Unknown,
         };
         for (pod, (row, kind)) in pods.rows.iter().zip((0..).zip(kinds.of_rows)) {
             let (Some(at), Some(lasts)) = (pod.comes, pod.lasts) else {
@@ -350,12 +364,23 @@ impl Jobs {
 
     /// The same jobs, under these settings of Sublet's own queue, with a checkpoint each time so many
     /// seconds of a run have passed.
-    pub(super) fn with_rules(self, rules: QueueRules, saves_every: Option<u64>) -> Jobs {
+    pub(super) fn with_rules(
+        self,
+        rules: QueueRules,
+        saves_every: Option<u64>,
+        run_times: RunTimes,
+    ) -> Jobs {
         Jobs {
             rules,
             saves_every,
+            run_times,
             ..self
         }
+    }
+
+    /// Knowledge of run times that Sublet's own queue has.
+    pub(super) fn run_times(&self) -> RunTimes {
+        self.run_times
     }
 
     /// Settings of Sublet's own queue.

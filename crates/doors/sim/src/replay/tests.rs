@@ -23,6 +23,7 @@ struct Story {
     profile: QueueProfile,
     min_within: Option<u64>,
     saves_every: Option<u64>,
+    run_times: RunTimes,
 }
 
 impl Story {
@@ -52,6 +53,7 @@ impl Story {
             profile: "koordinator".parse().unwrap(),
             min_within: None,
             saves_every: None,
+            run_times: RunTimes::Unknown,
         }
     }
 
@@ -84,6 +86,7 @@ impl Story {
             profile: self.profile,
             min_within: self.min_within,
             saves_every: self.saves_every,
+            run_times: self.run_times,
         }
     }
 

@@ -142,6 +142,7 @@ impl Cluster {
             matching: MatchPolicy::OnceSatisfied,
             satisfied: false,
             ends: None,
+            runs_ms: None,
             started: None,
             past: GroupPast::default(),
         };

@@ -26,7 +26,7 @@ pub(super) struct Ours {
 }
 
 /// The rules of ours.
-pub(super) static OURS: [Ours; 5] = [
+pub(super) static OURS: [Ours; 7] = [
     Ours {
         name: "fair, 1 day",
         flags: &["--queue-profile", "fair", "--min-within", "86400"],
@@ -47,6 +47,34 @@ pub(super) static OURS: [Ours; 5] = [
         is_judged: true,
         min_within: Some(3600),
         saves: true,
+    },
+    Ours {
+        name: "fair, 1 day, learnt",
+        flags: &[
+            "--queue-profile",
+            "fair",
+            "--min-within",
+            "86400",
+            "--run-times",
+            "learnt",
+        ],
+        is_judged: false,
+        min_within: Some(86_400),
+        saves: false,
+    },
+    Ours {
+        name: "fair, 1 day, declared",
+        flags: &[
+            "--queue-profile",
+            "fair",
+            "--min-within",
+            "86400",
+            "--run-times",
+            "declared",
+        ],
+        is_judged: false,
+        min_within: Some(86_400),
+        saves: false,
     },
     Ours {
         name: "fair, 1 h",

@@ -1,4 +1,4 @@
-//! Evictions and saved work of a group, as the annotations of its objects and pods say them.
+//! Evictions, saved work and run time of a group, as the annotations of its objects and pods say them.
 //!
 //! A value that cannot be read counts as if it was not there, and is reported. Whoever may edit the
 //! object may write what they like: with more evictions the group goes later and borrows less, with
@@ -28,13 +28,23 @@ pub(super) fn past_of(meta: &Meta, odd: &mut Vec<GroupError>) -> GroupPast {
 
 /// Reads which work is saved, on the group's own object, on a template of its pods or on a pod.
 pub(super) fn saves_of(meta: &Meta, odd: &mut Vec<GroupError>) -> Saves {
-    let none = "a duration above zero, such as 30m; none counts";
-    let period = |text: &str| milliseconds(text).filter(|ms| *ms > 0);
-    let every = read(meta, keys::CHECKPOINT_EVERY, (period, none), odd);
+    let every = read(meta, keys::CHECKPOINT_EVERY, (above_zero, DURATION), odd);
     let none = "a time in RFC 3339; none counts";
     let last: Option<Time> = read(meta, keys::CHECKPOINTED_AT, (moment, none), odd);
     let every = every.map_or(Saves::Unknown, Saves::Every);
     last.map_or(every, Saves::At)
+}
+
+/// Reads for how many milliseconds the work runs at most, on the group's own object or on a template
+/// of its pods.
+pub(super) fn runs_of(meta: &Meta, odd: &mut Vec<GroupError>) -> Option<u64> {
+    read(meta, keys::MAX_RUN_TIME, (above_zero, DURATION), odd)
+}
+
+const DURATION: &str = "a duration above zero, such as 30m; none counts";
+
+fn above_zero(text: &str) -> Option<u64> {
+    milliseconds(text).filter(|ms| *ms > 0)
 }
 
 /// Joins what two objects of one group say.

@@ -289,6 +289,36 @@ fn a_hold_keeps_no_quota() {
     assert_eq!(cluster.tick(21), ["admit one 1"], "its quota has one left");
 }
 
+/// Each hour that a group runs counts as ten that it came later: the long one is passed for ten hours
+/// of its own run time.
+#[test]
+fn who_runs_for_less_goes_first_in_its_quota_for_a_while() {
+    let tick = |profile: &str, later: u64| {
+        let mut cluster = fair(1, 1, &["a - 1 1"]);
+        cluster.rules.profile = profile.parse().unwrap();
+        let long = format!("long a t{HOUR} runs={HOUR} | w 1 1 1x");
+        let short = format!("short a t{} runs=1000 | w 1 1 1x", HOUR + later);
+        cluster.add(&[&long, &short]);
+        cluster.tick(30 * HOUR).swap_remove(0)
+    };
+    // An hour is 2^22 ms rounded up.
+    let passed_for = 10 * ((1 << 22) - 1024);
+    for (profile, later, first) in [
+        ("fair", 1, "admit short 1"),
+        ("fair", passed_for - 1, "admit short 1"),
+        ("fair", passed_for + 1, "admit long 1"),
+        ("strict", 1, "admit short 1"),
+        ("koordinator", 1, "admit long 1"),
+    ] {
+        assert_eq!(tick(profile, later), first, "{profile} {later}");
+    }
+    // Who does not say it counts as one of an hour.
+    let mut cluster = fair(1, 1, &["a - 1 1"]);
+    let hours = |name: &str, hours: u64| format!("{name} a runs={} | w 1 1 1x", hours * HOUR);
+    cluster.add(&[&hours("x", 4), "y a | w 1 1 1x", &hours("z", 2)]);
+    assert_eq!(cluster.tick(0)[0], "admit y 1");
+}
+
 /// On both nodes one card is free when somebody is asked to leave, and somebody must stay: on the
 /// first since long ago.
 #[test]

@@ -83,6 +83,7 @@ pub(super) fn group_of(id: &GroupId, owner: &Owner, sees: &Objects) -> Group {
         satisfied: owner.satisfied,
         ends: None,
         started: None,
+        runs_ms: None,
         past: GroupPast::default(),
     }
 }

@@ -12,13 +12,13 @@ use sublet_plan::stock::PodRules;
 use sublet_queue::{
     Amounts, Gang, GangMode, GangRole, Group, GroupId, GroupPast, MatchPolicy, Member, MemberShape,
     QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules, QueueSnapshot, Quota, QuotaTree,
-    Saves, Slot, TreeTotals, plan,
+    RunHistory, Saves, Slot, TreeTotals, plan,
 };
 
 use crate::replay::figures::WithinMin;
 use crate::replay::floor::Floor;
 use crate::replay::ground::{ROLES, moment, uid};
-use crate::replay::jobs::{Jobs, SizeClass};
+use crate::replay::jobs::{Job, Jobs, RunTimes, SizeClass};
 use crate::replay::rule::{Discipline, JobLine};
 
 /// The resource of the quotas: thousandths of cards.
@@ -53,6 +53,8 @@ struct SubletLine<'a> {
     hold: Option<QueueHold>,
     rules: QueueRules,
     memo: QueueMemo,
+    /// Run times by tenant and kind.
+    history: RunHistory<(usize, usize)>,
     saves: Saves,
     why: Why,
     roomy: Roomy,
@@ -126,6 +128,7 @@ impl<'a> SubletLine<'a> {
             hold: None,
             rules: jobs.rules().clone(),
             memo: QueueMemo::default(),
+            history: RunHistory::default(),
             saves: jobs
                 .saves_every()
                 .map_or(Saves::Unknown, |s| Saves::Every(s * 1000)),
@@ -162,11 +165,36 @@ impl<'a> SubletLine<'a> {
             matching: MatchPolicy::OnceSatisfied,
             satisfied: false,
             ends: None,
+            runs_ms: self.runs_ms(job),
             started: None,
             past: GroupPast {
                 saves: self.saves,
                 ..GroupPast::default()
             },
+        }
+    }
+
+    /// Learns how long a job ran that has ended.
+    fn learn(&mut self, ended: Job) {
+        if self.jobs.run_times() != RunTimes::Learnt {
+            return;
+        }
+        let like = |job: Job| (job.tenant, job.kind);
+        self.history.ended(like(ended), ms(ended.lasts));
+        let guess = self.history.guess(&like(ended));
+        for (group, number) in self.groups.iter_mut().zip(&self.numbers) {
+            if group.started.is_none() && like(self.jobs.all()[*number]) == like(ended) {
+                group.runs_ms = guess;
+            }
+        }
+    }
+
+    /// Time that a job is taken to run, as far as anybody knows.
+    fn runs_ms(&self, job: Job) -> Option<u64> {
+        match self.jobs.run_times() {
+            RunTimes::Unknown => None,
+            RunTimes::Learnt => self.history.guess(&(job.tenant, job.kind)),
+            RunTimes::Declared => Some(ms(job.lasts)),
         }
     }
 
@@ -207,6 +235,10 @@ impl<'a> SubletLine<'a> {
     }
 }
 
+fn ms(seconds: u64) -> u64 {
+    seconds.saturating_mul(1000)
+}
+
 /// A name. Names have the same order as the numbers.
 fn id(number: usize) -> GroupId {
     GroupId::new(format!("job/trace/{number:020}"))
@@ -221,6 +253,7 @@ impl JobLine for SubletLine<'_> {
     }
 
     fn left(&mut self, job: usize) {
+        self.learn(self.jobs.all()[job]);
         if let Ok(at) = self.numbers.binary_search(&job) {
             self.groups.remove(at);
             self.numbers.remove(at);

@@ -89,6 +89,23 @@ fn a_lost_run_makes_a_tenant_late_at_that_moment() {
     assert_eq!(beside(&outcome, "b"), Some((vec![0], vec![30], false, 40)));
 }
 
+/// No two of them fit beside each other. Those of two cards are long, which is learnt when one of each
+/// size has ended.
+#[test]
+fn who_is_known_to_be_short_goes_first() {
+    let jobs = ["2,0,8000,a", "3,0,100,a", "2,100,8000,a", "3,100,100,a"];
+    let mut story = Story::new(&[3], &jobs).with_quotas("a,3\n");
+    story.profile = "strict".parse().unwrap();
+    for (known, told) in [
+        (RunTimes::Unknown, "0 +0, 8000 +1, 8100 +2, 16100 +3"),
+        (RunTimes::Declared, "0 +1, 100 +3, 200 +0, 8200 +2"),
+        (RunTimes::Learnt, "0 +0, 8000 +1, 8100 +3, 8200 +2"),
+    ] {
+        story.run_times = known;
+        assert_eq!(story.told("sublet").0, told, "{known:?}");
+    }
+}
+
 /// A job waits for cards that others borrow until its time has come. Moments without an arrival or an
 /// end are none.
 #[test]

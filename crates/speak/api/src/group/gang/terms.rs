@@ -6,7 +6,7 @@ use sublet_queue::{GangMode, GroupPast, MatchPolicy};
 
 use crate::duration::milliseconds;
 use crate::group::field::{Field, GroupError};
-use crate::group::past::past_of;
+use crate::group::past::{past_of, runs_of};
 use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::{Meta, Pod};
@@ -85,12 +85,14 @@ pub struct GangTerms {
     pub priority: AskedPriority,
     /// Its evictions and its saved work.
     pub past: GroupPast,
+    /// Milliseconds that it says to run at most.
+    pub runs_ms: Option<u64>,
     /// Fields that its own scheduler would not understand either. Their defaults count.
     pub odd: Vec<GroupError>,
 }
 
 /// Reads a gang's terms from annotations, for all dialects alike: `mode`, `match-policy`,
-/// `waiting-time`, `groups`, and its past. `word` is the kind of the gangs in `groups`.
+/// `waiting-time`, `groups`, its past and its run time. `word` is the kind of the gangs in `groups`.
 pub(in crate::group) fn annotated(meta: &Meta, min: u32, word: &'static str) -> GangTerms {
     let mut terms = GangTerms {
         min,
@@ -145,6 +147,7 @@ pub(in crate::group) fn annotated(meta: &Meta, min: u32, word: &'static str) -> 
         }
     }
     terms.past = past_of(meta, &mut terms.odd);
+    terms.runs_ms = runs_of(meta, &mut terms.odd);
     terms
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use sublet_model::Time;
 use sublet_queue::MemberShape;
 
+use super::run_times::alike;
 use super::{GangPods, Gathering, GroupSources, JobPods, pod_name};
 use crate::gang_plan::slot_of;
 use crate::group::field::{GroupError, moment};
 use crate::group::gang::{GangName, GangTerms, namespace_of};
 use crate::group::job::JobFacts;
-use crate::group::past::{joined, saves_of, saves_together};
+use crate::group::past::{joined, runs_of, saves_of, saves_together};
 use crate::group::priority::AskedPriority;
 use crate::keys;
 use crate::object::Pod;
@@ -163,8 +164,8 @@ impl<'a> Gathering<'a> {
         let named = named.chain(labels).next();
         let made = objects.iter().filter_map(|facts| facts.created).min();
         let known = names.iter().filter_map(|&name| gangs.get(name));
-        let known = known.filter_map(|gang| gang.terms.as_ref());
-        let pasts = known.map(|(_, terms)| &terms.past);
+        let known = known.filter_map(|gang| Some(&gang.terms.as_ref()?.1));
+        let pasts = known.clone().map(|terms| &terms.past);
         let parts = Parts {
             quota: self.quota_of(&id, named, all[0]),
             priority: self.priority_of(&id, &terms.priority, &all),
@@ -172,6 +173,7 @@ impl<'a> Gathering<'a> {
             since: made.or_else(|| all.iter().filter_map(|pod| created(pod)).min()),
             terms: GangTerms {
                 past: pasts.fold(terms.past.clone(), |all, past| joined(&all, past)),
+                runs_ms: known.fold(terms.runs_ms, |all, terms| all.max(terms.runs_ms)),
                 ..terms.clone()
             },
             gangs: parts,
@@ -264,6 +266,7 @@ impl<'a> Gathering<'a> {
                 matching: job.terms.matching,
                 waits_s: job.terms.waits_s.or(shaped.terms.waits_s),
                 past: joined(&job.terms.past, &shaped.terms.past),
+                runs_ms: job.terms.runs_ms.or(shaped.terms.runs_ms),
                 ..shaped.terms.clone()
             },
             gangs: vec![GangParts {
@@ -334,25 +337,29 @@ impl<'a> Gathering<'a> {
     }
 
     fn enter(&mut self, mut parts: Parts<'_>) {
-        self.look_for_saves(&mut parts);
+        self.look_at_pods(&mut parts);
         let slots = self.slots.remove(parts.id()).unwrap_or_default();
-        let group = parts.finish(&slots, self.sources.now);
+        let job = parts.job.map(|job| &job.job);
+        let guess = job.and_then(|job| self.history.guess(&alike(job)));
+        let group = parts.finish(&slots, guess, self.sources.now);
         self.groups.insert(group.group.id.clone(), group);
     }
 
-    /// Looks on which work its running pods have saved. Of those that cannot be read one is told: they
-    /// come from one template.
-    fn look_for_saves(&mut self, parts: &mut Parts<'_>) {
-        let mut saves = parts.terms.past.saves;
+    /// Looks which work its running pods have saved, and how long its pods say that they run. Of those
+    /// that cannot be read one is told: they come from one template.
+    fn look_at_pods(&mut self, parts: &mut Parts<'_>) {
+        let (mut saves, mut runs) = (parts.terms.past.saves, None);
         let mut first = None;
         for (pod, _) in parts.roles().flat_map(|role| &role.pods) {
+            let mut odd = Vec::new();
+            runs = runs.max(runs_of(&pod.metadata, &mut odd));
             if is_bound(pod) {
-                let mut odd = Vec::new();
                 saves = saves_together(saves, saves_of(&pod.metadata, &mut odd));
-                first = first.or_else(|| Some((pod_name(pod), odd.into_iter().next()?)));
             }
+            first = first.or_else(|| Some((pod_name(pod), odd.into_iter().next()?)));
         }
         parts.terms.past.saves = saves;
+        parts.terms.runs_ms = parts.terms.runs_ms.or(runs);
         if let Some((pod, error)) = first {
             self.problem(pod, error);
         }

@@ -20,13 +20,22 @@ impl<'a> Parts<'a> {
     }
 
     /// The group, with the places that its members have.
-    pub(super) fn finish(self, slots: &PlanSlots<'_>, now: Time) -> QueuedGroup {
+    /// `guess`: milliseconds that it may run, if it does not say it.
+    pub(super) fn finish(
+        self,
+        slots: &PlanSlots<'_>,
+        guess: Option<u64>,
+        now: Time,
+    ) -> QueuedGroup {
         let late = self.roles().filter(|role| role.is_late);
         let late = late.map(|role| Arc::clone(&role.name)).collect();
         let (class, started, pods) = (self.class(), self.started(), self.member_pods());
         let Parts { id, terms, job, .. } = self;
         let id = GroupId::new(id);
         let runs_for = job.and_then(|job| job.shape.runs_for_s);
+        let runs_for_ms = runs_for.map(|s| s.saturating_mul(1000));
+        // Whoever says both runs no longer than either.
+        let declared = [terms.runs_ms, runs_for_ms].into_iter().flatten().min();
         let mut is_satisfied = true;
         let mut gangs = Vec::new();
         for gang in self.gangs {
@@ -47,7 +56,8 @@ impl<'a> Parts<'a> {
                 mode: terms.mode,
                 matching: terms.matching,
                 satisfied: is_satisfied,
-                ends: runs_for.map(|s| started.unwrap_or(now).plus_ms(s.saturating_mul(1000))),
+                ends: runs_for_ms.map(|ms| started.unwrap_or(now).plus_ms(ms)),
+                runs_ms: declared.or(guess),
                 started,
                 past: terms.past,
             },

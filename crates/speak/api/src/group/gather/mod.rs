@@ -5,13 +5,15 @@
 
 mod build;
 mod finish;
+mod run_times;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sublet_model::{MiB, PodUid, Time, Unit};
-use sublet_queue::{Group, GroupId, QueueReason, Slot};
+use sublet_queue::{Group, GroupId, QueueReason, RunHistory, Slot};
 
+use self::run_times::{Alike, history};
 use super::field::GroupError;
 use super::gang::{GangName, GangTerms, PodGroupFacts, gang_of, namespace_of};
 use super::job::{JOB_KINDS, JobFacts, JobMember, JobName, JobProgress, job_of};
@@ -137,6 +139,7 @@ pub fn gather<'a>(sources: GroupSources<'a>, memo: &'a mut ShapeMemo) -> Gathere
         slots: slots_of(sources.plans),
         groups: BTreeMap::new(),
         problems: Vec::new(),
+        history: history(sources.jobs),
     };
     gathering.sort_jobs();
     for &pod in sources.pods {
@@ -171,6 +174,8 @@ struct Gathering<'a> {
     slots: BTreeMap<&'a str, PlanSlots<'a>>,
     groups: BTreeMap<GroupId, QueuedGroup>,
     problems: Vec<GroupProblem>,
+    /// Run times of jobs that have completed.
+    history: RunHistory<Alike<'a>>,
 }
 
 /// The slots of all plans, by group.

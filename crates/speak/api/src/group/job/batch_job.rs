@@ -49,6 +49,7 @@ impl JobKind for BatchJob {
             }],
             runs_for_s: spec.get("activeDeadlineSeconds")?.count()?.map(u64::from),
             started: status.get("startTime")?.time()?,
+            completed: status.get("completionTime")?.time()?,
             is_over: conditions.has_condition(&["Complete", "Failed"])?,
             ..JobShape::default()
         })

@@ -112,6 +112,10 @@ pub(super) fn policy_of(policy: &Field<'_>, job: &Field<'_>) -> Result<JobShape,
     };
     let deadline = policy.get("activeDeadlineSeconds")?.count()?;
     let conditions = status.get("conditions")?;
+    let completed = match conditions.has_condition(&["Succeeded"])? {
+        true => status.get("completionTime")?.time()?,
+        false => None,
+    };
     Ok(JobShape {
         min: scheduling
             .get("minAvailable")?
@@ -125,6 +129,7 @@ pub(super) fn policy_of(policy: &Field<'_>, job: &Field<'_>) -> Result<JobShape,
         waits_s: scheduling.get("scheduleTimeoutSeconds")?.count()?,
         runs_for_s: deadline.map(u64::from),
         started: status.get("startTime")?.time()?,
+        completed,
         is_over: conditions.has_condition(&["Succeeded", "Failed"])?,
         ..JobShape::default()
     })

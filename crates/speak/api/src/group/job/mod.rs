@@ -22,7 +22,7 @@ use sublet_model::Time;
 pub use self::shape::{JobApi, JobKind, JobMember, JobRole, JobShape};
 use super::field::{Field, GroupError, moment};
 use super::gang::{GangTerms, annotated, namespace_of};
-use super::past::{saves_of, saves_together};
+use super::past::{runs_of, saves_of, saves_together};
 use crate::keys;
 use crate::object::{Meta, OwnerReference, Pod};
 
@@ -165,10 +165,13 @@ pub fn read_job(kind: &dyn JobKind, object: &Value) -> Result<JobFacts, GroupErr
     terms.with.clear();
     terms.waits_s = shape.waits_s.or(terms.waits_s);
     terms.priority = shape.priority.clone().or(|| shape.templates_priority());
+    let mut templates_run = None;
     for role in &shape.roles {
         let saves = saves_of(&role.template.metadata, &mut terms.odd);
         terms.past.saves = saves_together(terms.past.saves, saves);
+        templates_run = templates_run.max(runs_of(&role.template.metadata, &mut terms.odd));
     }
+    terms.runs_ms = terms.runs_ms.or(templates_run);
     let label = |meta: &Meta, key: &str| meta.labels.get(key).cloned();
     let templates = || shape.roles.iter().map(|role| &role.template.metadata);
     let labelled =

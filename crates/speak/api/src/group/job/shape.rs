@@ -73,6 +73,8 @@ pub struct JobShape {
     pub runs_for_s: Option<u64>,
     /// When it was started.
     pub started: Option<Time>,
+    /// When all of it was done; none for one that failed.
+    pub completed: Option<Time>,
     /// It has ended, and makes no pods any more.
     pub is_over: bool,
 }

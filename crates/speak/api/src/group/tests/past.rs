@@ -104,6 +104,68 @@ fn of_gangs_that_start_together_the_one_counts_that_went_most_often() {
     assert_eq!(problems, [""; 0]);
 }
 
+/// Milliseconds that the first group is taken to run, and what cannot be read.
+fn runs(documents: &[String]) -> (Option<u64>, Vec<String>) {
+    let gathered = World::of(documents).gather();
+    let problems = gathered.problems.iter();
+    let problems = problems.map(|problem| problem.error.what.clone());
+    (gathered.groups[0].group.runs_ms, problems.collect())
+}
+
+const HOUR: u64 = 3_600_000;
+
+#[test]
+fn a_group_says_how_long_it_runs() {
+    let own = [("max-run-time", "4h")];
+    let template = [("max-run-time", "2h")];
+    assert_eq!(runs(&[job(&[], &[])]), (None, vec![]));
+    assert_eq!(runs(&[job(&own, &template)]), (Some(4 * HOUR), vec![]));
+    assert_eq!(runs(&[job(&[], &template)]), (Some(2 * HOUR), vec![]));
+    let gang = [
+        pod_group("g", "", &own),
+        ours("a", 1, "labels: {pod-group.scheduling.sigs.k8s.io: g}", ""),
+    ];
+    assert_eq!(runs(&gang), (Some(4 * HOUR), vec![]));
+    assert_eq!(
+        runs(&[ours("a", 1, &notes(&own), "")]),
+        (Some(4 * HOUR), vec![])
+    );
+    // It is ended after an hour anyway.
+    let ended = "spec: {activeDeadlineSeconds: 3600, parallelism";
+    let both = job(&own, &[]).replacen("spec: {parallelism", ended, 1);
+    assert_eq!(runs(&[both]), (Some(HOUR), vec![]));
+    let odd = "it is `soon`: write a duration above zero, such as 30m; none counts";
+    let bad = [("max-run-time", "soon")];
+    assert_eq!(runs(&[job(&bad, &[])]), (None, vec![odd.to_owned()]));
+}
+
+/// A Job of that name that began at seven, and its status.
+fn ran(name: &str, completed: &str) -> String {
+    let status = format!(
+        "status: {{startTime: '{SEVEN}', {completed}conditions: [{{type: Complete, status: 'True'}}]}}"
+    );
+    let named = job(&[], &[]).replacen(
+        "name: j, namespace: ns, uid: j",
+        &format!("name: {name}, namespace: ns, uid: {name}"),
+        1,
+    );
+    format!("{}, {status}}}", named.strip_suffix('}').unwrap())
+}
+
+#[test]
+fn who_does_not_say_it_is_taken_to_run_as_long_as_others_of_its_name() {
+    let done = format!("completionTime: '{EIGHT}', ");
+    let waits = job(&[], &[]).replacen("name: j,", "name: train-9,", 1);
+    let with = |other: String| runs(&[waits.clone(), other]).0;
+    assert_eq!(with(ran("train-8", &done)), Some(HOUR));
+    assert_eq!(with(ran("train-x7k2q", &done)), Some(HOUR));
+    assert_eq!(with(ran("eval-8", &done)), None);
+    // One that failed says nothing.
+    assert_eq!(with(ran("train-8", "")), None);
+    let says = job(&[("max-run-time", "4h")], &[]).replacen("name: j,", "name: train-9,", 1);
+    assert_eq!(runs(&[says, ran("train-8", &done)]).0, Some(4 * HOUR));
+}
+
 /// Nothing else of the group is lost.
 #[test]
 fn a_past_that_cannot_be_read_counts_as_none_and_is_told() {
