@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use super::Tick;
 use crate::memo::QueueMemo;
 use crate::need::{Wanted, firm, minimum, together, waits};
 use crate::reclaim::cards;
@@ -64,7 +63,10 @@ impl Asks {
 }
 
 /// Sums up the requests of so many members of each role, by dimension.
-fn sum<'r>(memo: &QueueMemo, roles: impl Iterator<Item = (&'r GangRole, u64)>) -> Vec<u64> {
+pub(super) fn sum<'r>(
+    memo: &QueueMemo,
+    roles: impl Iterator<Item = (&'r GangRole, u64)>,
+) -> Vec<u64> {
     let mut row = vec![0; memo.dimensions().len()];
     for (role, count) in roles.filter(|(_, count)| *count > 0) {
         for (cell, amount) in row.iter_mut().zip(&**memo.row(&role.pod)) {
@@ -72,22 +74,4 @@ fn sum<'r>(memo: &QueueMemo, roles: impl Iterator<Item = (&'r GangRole, u64)>) -
         }
     }
     row
-}
-
-impl Tick<'_> {
-    /// Requests of one member.
-    pub(super) fn of_one(&self, role: &GangRole) -> Vec<u64> {
-        self.memo.row(&role.pod).to_vec()
-    }
-
-    /// Requests of the members of a group that have a place.
-    pub(super) fn has(&self, group: &Group) -> Vec<u64> {
-        let roles = group.roles().map(|role| (role, role.members.len() as u64));
-        sum(self.memo, roles)
-    }
-
-    /// Does the group need more cards together than any node has?
-    pub(super) fn is_wide(&self, group: usize) -> bool {
-        self.asks[group].cards > self.widest
-    }
 }

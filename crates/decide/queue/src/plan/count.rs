@@ -8,10 +8,11 @@ use std::rc::Rc;
 use sublet_model::Class;
 
 use super::Tick;
+use super::asks::sum;
 use crate::accounts::Charge;
 use crate::line::{Line, Turn};
 use crate::order::{Request, next};
-use crate::{Group, Infeasible, MOST_MEMBERS, QueueReason};
+use crate::{GangRole, Group, Infeasible, MOST_MEMBERS, QueueReason};
 
 /// Milliseconds that a group counts as running that does not say it.
 const UNKNOWN_MS: u64 = 60 * 60 * 1000;
@@ -233,5 +234,21 @@ impl Tick<'_> {
         }
         let mut filters = self.rules.filters.iter();
         filters.find_map(|filter| filter.check(group).err())
+    }
+
+    /// Requests of one member.
+    pub(super) fn of_one(&self, role: &GangRole) -> Vec<u64> {
+        self.memo.row(&role.pod).to_vec()
+    }
+
+    /// Requests of the members of a group that have a place.
+    pub(super) fn has(&self, group: &Group) -> Vec<u64> {
+        let roles = group.roles().map(|role| (role, role.members.len() as u64));
+        sum(self.memo, roles)
+    }
+
+    /// Does the group need more cards together than any node has?
+    pub(super) fn is_wide(&self, group: usize) -> bool {
+        self.asks[group].cards > self.widest
     }
 }
