@@ -4,7 +4,10 @@
 //! Filters and scores have names, by which a site chooses them. To add one, write a function here,
 //! and add a line to [`GROUP_FILTERS`] or [`GROUP_SCORES`].
 
+use std::cmp::Reverse;
 use std::str::FromStr;
+
+use sublet_model::Time;
 
 use crate::need::firm;
 use crate::site_rule::{SiteRule, SiteRuleError};
@@ -122,6 +125,27 @@ pub struct QueueRules {
     pub min_within_ms: u64,
     /// Milliseconds between checkpoints of groups that do not say it; none if they write none.
     pub saves_every_ms: Option<u64>,
+}
+
+/// Milliseconds that a group counts as running that does not say it.
+const UNKNOWN_MS: u64 = 60 * 60 * 1000;
+
+/// Milliseconds that a group counts as running: a power of two, as such times are rough, and groups
+/// fare alike whose times are near each other.
+pub(crate) fn runs_ms(group: &Group) -> u64 {
+    let runs = group.runs_ms.unwrap_or(UNKNOWN_MS);
+    runs.checked_next_power_of_two().unwrap_or(u64::MAX)
+}
+
+impl QueueRules {
+    /// A group's turn in the order within its quota: the least goes first, and among equals the first
+    /// by name. By score, then by age; a profile may count a group that runs for long as younger.
+    #[must_use]
+    pub fn turn(&self, group: &Group) -> (Reverse<i64>, Time) {
+        let later = self.profile.terms().short_first.unwrap_or(0);
+        let later = later.saturating_mul(runs_ms(group));
+        (Reverse(self.score.of(group)), group.since.plus_ms(later))
+    }
 }
 
 impl Default for QueueRules {

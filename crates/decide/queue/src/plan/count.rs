@@ -1,7 +1,6 @@
 //! Counts the use and the requests of each group and the entitlement of each quota, and lists the
 //! groups that may be tried.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -13,16 +12,6 @@ use crate::accounts::Charge;
 use crate::line::{Line, Turn};
 use crate::order::{Request, next};
 use crate::{GangRole, Group, Infeasible, MOST_MEMBERS, QueueReason};
-
-/// Milliseconds that a group counts as running that does not say it.
-const UNKNOWN_MS: u64 = 60 * 60 * 1000;
-
-/// Milliseconds that a group counts as running: a power of two, as such times are rough, and groups
-/// fare alike whose times are near each other.
-pub(super) fn runs_ms(group: &Group) -> u64 {
-    let runs = group.runs_ms.unwrap_or(UNKNOWN_MS);
-    runs.checked_next_power_of_two().unwrap_or(u64::MAX)
-}
 
 impl Tick<'_> {
     /// Charges what everybody has, and works out what each quota is entitled to.
@@ -185,12 +174,10 @@ impl Tick<'_> {
 
     /// The turn of a group in the order within its quota.
     pub(super) fn turn(&self, at: usize) -> Turn {
-        let group = &self.groups[at];
-        let later = self.terms().short_first.unwrap_or(0);
-        let later = later.saturating_mul(runs_ms(group));
+        let (score, since) = self.rules.turn(&self.groups[at]);
         Turn {
-            score: Reverse(self.rules.score.of(group)),
-            since: group.since.plus_ms(later),
+            score,
+            since,
             group: at,
         }
     }

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use sublet_model::Class;
 
 use super::Tick;
-use super::count::runs_ms;
 use super::start::{EVICTING, Leave};
 use crate::accounts::Charge;
 use crate::line::{Line, Turn};
 use crate::need::{Wanted, together};
 use crate::place::Ground;
 use crate::reclaim::Claimant;
+use crate::rules::runs_ms;
 use crate::{QueueReason, QuotaLimit};
 
 impl Tick<'_> {

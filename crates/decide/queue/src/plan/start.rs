@@ -7,12 +7,12 @@ use std::rc::Rc;
 use sublet_model::{Class, Time};
 
 use super::Tick;
-use super::count::runs_ms;
 use crate::least::least;
 use crate::line::{Line, Turn};
 use crate::need::{Wanted, missing_of, together};
 use crate::place::Ground;
 use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded, victims};
+use crate::rules::runs_ms;
 use crate::{Group, MOST_MEMBERS, QueueReason};
 
 /// Says whether a group may have the room that is kept for another.

@@ -1,7 +1,6 @@
 //! The queue's next actions in a cluster: groups made of the objects that exist, and one question
 //! to the queue's own engine. Nothing is written.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,8 +18,8 @@ use sublet_api::{
 use sublet_model::{Entry, Time, Unit};
 use sublet_plan::{EngineOptions, Policy};
 use sublet_queue::{
-    Amounts, Group, GroupId, GroupScore, QueueDecision, QueueHold, QueueMemo, QueueReason,
-    QueueRules, QueueSnapshot, QueueVictim, Slot, plan,
+    Amounts, Group, GroupId, QueueDecision, QueueHold, QueueMemo, QueueReason, QueueRules,
+    QueueSnapshot, QueueVictim, Slot, plan,
 };
 
 use super::promised;
@@ -130,7 +129,7 @@ pub(crate) fn forecast(mut input: Input, options: &ForecastOptions) -> QueueFore
     let breaks = guards(&objects.budgets, &input.pods);
     let decisions = decide(&mut cluster, &state, &breaks, options);
     forecast.show(&input.quotas, &state, &decisions);
-    forecast.enter(state.gathered.groups, decisions, options.rules.score);
+    forecast.enter(state.gathered.groups, decisions, &options.rules);
     forecast
 }
 
@@ -300,7 +299,7 @@ impl QueueForecast {
         &mut self,
         queued: Vec<QueuedGroup>,
         decisions: Vec<QueueDecision>,
-        score: GroupScore,
+        rules: &QueueRules,
     ) {
         let mut fates: BTreeMap<Arc<str>, Fate> = BTreeMap::new();
         let mut going: BTreeMap<GroupId, (usize, GroupId)> = BTreeMap::new();
@@ -352,12 +351,7 @@ impl QueueForecast {
         self.groups.sort_by_cached_key(|standing| {
             let group = &standing.queued.group;
             let name = group.id.clone();
-            (
-                group.quota.clone(),
-                Reverse(score.of(group)),
-                group.since,
-                name,
-            )
+            (group.quota.clone(), rules.turn(group), name)
         });
         let mut places: BTreeMap<Arc<str>, u32> = BTreeMap::new();
         for Standing { queued, fate } in &mut self.groups {

@@ -9,6 +9,7 @@ use sublet_api::flags::QueueRuleArgs;
 use sublet_api::group::QueueScope;
 use sublet_model::{Time, Unit};
 use sublet_plan::Policy;
+use sublet_queue::QueueRules;
 
 use super::forecast::{ForecastOptions, forecast};
 use super::print::{Printing, Shown, answer};
@@ -17,6 +18,10 @@ use crate::answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE};
 use crate::plan::Input;
 
 fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
+    asked_by("koordinator", text, format, only)
+}
+
+fn asked_by(profile: &str, text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
     let shown = match only {
         None => Shown::All { places: true },
         Some((namespace, name)) => Shown::One { namespace, name },
@@ -32,7 +37,10 @@ fn asked(text: &str, format: Format, only: Option<(&str, &str)>) -> Answer {
             unit: Unit::MiB,
         },
         policy: Policy::default(),
-        rules: scope().queue_rules.rules(),
+        rules: QueueRules {
+            profile: profile.parse().unwrap(),
+            ..scope().queue_rules.rules()
+        },
         now,
     };
     let forecast = forecast(input, &options);
@@ -125,6 +133,34 @@ fn cluster() -> String {
 /// Table and JSON of an example.
 pub(crate) fn answers() -> Vec<[String; 2]> {
     vec![[Format::Table, Format::Json].map(|form| asked(&cluster(), form, None).text)]
+}
+
+/// The order that is shown is the one in which they are tried.
+#[test]
+fn a_short_job_stands_before_a_long_one() {
+    let says = |name: &str, time: &str| {
+        let own = format!("name: {name}, annotations: {{sublet.dev/max-run-time: {time}}},");
+        job(name, 8, "low").replacen(&format!("name: {name},"), &own, 1)
+    };
+    let jobs = [says("a", "8h"), job("b", 8, "low"), says("c", "1m")];
+    let text = [NODE, CLASSES, &quota("team", 8, 8), &jobs.concat()].concat();
+    for (profile, expected) in [
+        ("fair", "a waiting 2, b waiting 1, c starting null"),
+        ("koordinator", "a starting null, b waiting 1, c waiting 2"),
+    ] {
+        let answer = asked_by(profile, &text, Format::Json, None);
+        let json: Value = serde_json::from_str(&answer.text).unwrap();
+        let groups = json["groups"].as_array().unwrap().iter();
+        let mut told: Vec<String> = groups
+            .map(|group| {
+                let name = group["group"].as_str().unwrap().rsplit('/').next().unwrap();
+                let state = group["state"].as_str().unwrap();
+                format!("{name} {state} {}", group["position"])
+            })
+            .collect();
+        told.sort();
+        assert_eq!(told.join(", "), expected, "{profile}");
+    }
 }
 
 #[test]

@@ -15,6 +15,43 @@ fn an_owner_has_its_minimum_where_small_borrowers_are_on_two_nodes() -> Result<(
     with_flags(&world, &["--queue-profile", "fair"], take_back_by_node)
 }
 
+/// A pod that came later, and says to be short, goes before one that says to be long. The first event
+/// about each says that it waits.
+#[test]
+fn who_says_to_be_short_goes_first() -> Result<()> {
+    let Some(world) = World::lease_queueing()? else {
+        return Ok(());
+    };
+    with_flags(&world, &["--queue-profile", "fair"], short_first)
+}
+
+fn short_first(world: &World) -> Result<()> {
+    nodes(world, &[("n1", 2)])?;
+    world.cluster.apply(&namespace("lab"))?;
+    world.cluster.apply(&elastic_quota("lab", "lab", 2, 2))?;
+    let apply = |name: &str, metadata: &str| {
+        let pod = yaml::Pod {
+            name,
+            limits: &["nvidia.com/gpu: 2, nvidia.com/gpumem: 1000"],
+            metadata,
+            ..yaml::Pod::default()
+        };
+        world.cluster.apply(&in_namespace(&pod.yaml(), "lab"))
+    };
+    apply("busy", "")?;
+    until_running(world, &[("busy", 1)])?;
+    for (name, time) in [("long", "8h"), ("short", "1m")] {
+        apply(
+            name,
+            &format!("annotations: {{sublet.dev/max-run-time: {time}}}"),
+        )?;
+        until_told(world, "lab", name, "quota lab")?;
+    }
+    let pod = ["delete", "pod", "busy", "-n", "lab", "--now"];
+    world.cluster.kubectl(&pod)?;
+    until_running(world, &[("short", 1)])
+}
+
 fn take_back_by_node(world: &World) -> Result<()> {
     nodes(world, &[("n1", 8), ("n2", 4)])?;
     for (name, min) in [("own", 8), ("bor", 4)] {
