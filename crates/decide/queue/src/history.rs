@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Of so many that ended last the guess is made: enough for a middle one, and few enough that it
-/// follows a change.
+/// Number of those that ended last by which a guess is made: enough for a middle one, and few enough
+/// that it follows a change.
 const LAST: usize = 15;
 
 /// Run times by what groups have in common, such as their quota and their name.

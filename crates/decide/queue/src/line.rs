@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a group that is tried.
+    /// The fate of a group that is tried.
     #[derive(Debug, Clone, Copy)]
     enum Fate {
         Refused,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use sublet_model::Class;
+use sublet_model::{Class, Time};
 
 use crate::accounts::Accounts;
 use crate::line::Line;
@@ -12,6 +12,8 @@ use crate::line::Line;
 pub(crate) struct Request<'a> {
     /// Amounts that its members that start together ask, by dimension.
     pub(crate) asks: &'a [u64],
+    /// Since when it waits.
+    pub(crate) since: Time,
     /// Its share in the order is that of its quota times the first, over the second.
     pub(crate) weight: (u64, u64),
 }
@@ -62,8 +64,10 @@ fn best<'a>(
             _ => best(accounts, lines, class, request, Some(quota))?,
         };
         let first = lines[leaf].first()?;
-        let rank = rank(accounts, quota, request(first.group), class);
-        Some((rank, first, leaf))
+        let request = request(first.group);
+        // Among quotas nobody gains by what it says of itself.
+        let turn = (first.score, request.since, first.group);
+        Some((rank(accounts, quota, request, class), turn, leaf))
     });
     let first = leaves.min_by(|(a, first, _), (b, other, _)| {
         a.0.cmp(&b.0)

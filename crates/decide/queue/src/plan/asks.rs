@@ -10,12 +10,12 @@ use crate::{GangRole, Group, QueueReason};
 /// Requests of a group; amounts are by dimension.
 #[derive(Debug)]
 pub(super) struct Asks {
-    /// Of the members that start together.
+    /// Amounts of the members that start together.
     pub(super) together: Rc<[u64]>,
-    /// Of the members that it cannot do without, and their number.
+    /// Amounts of the members that it cannot do without, and their number.
     pub(super) firm: Vec<u64>,
     pub(super) firm_count: u64,
-    /// Of all members.
+    /// Amounts of all members.
     pub(super) all: Vec<u64>,
     /// Cards that it needs to start.
     pub(super) cards: u64,

@@ -186,6 +186,7 @@ impl Tick<'_> {
     pub(super) fn next(&self, lines: &[Line], class: Class) -> Option<usize> {
         next(&self.accounts, lines, class, |at| Request {
             asks: &self.asks[at].together,
+            since: self.groups[at].since,
             weight: self.weight(at),
         })
     }

@@ -80,12 +80,17 @@ impl Tick<'_> {
             let queues = lines.iter().flat_map(Line::queues);
             queues.filter_map(|(mut turns, why)| Some((turns.next()?, why?)))
         };
+        // By their true age: who says to be short is not kept room for before others.
+        let order = |(first, _): &(Turn, &QueueReason)| {
+            let since = self.groups[first.group].since;
+            (first.score, since, first.group)
+        };
         let overdue = refused().filter(|(first, _)| is_due(first.group));
-        let first = overdue.min_by_key(|(first, _)| *first);
+        let first = overdue.min_by_key(order);
         if kept_for.is_some() && first.is_none() {
             return;
         }
-        let waits_long = || refused().filter(waits_long).min_by_key(|(first, _)| *first);
+        let waits_long = || refused().filter(waits_long).min_by_key(order);
         if let Some((first, _)) = first.or_else(waits_long) {
             self.keep(first.group, &[]);
         }

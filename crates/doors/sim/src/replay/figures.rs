@@ -58,7 +58,8 @@ pub struct WithinMin {
     pub late: usize,
 }
 
-/// A tenant on a partition of its own: nodes for its `min`, on which its jobs start by backfill. Jobs that are larger than the partition are in none of its figures but
+/// A tenant on a partition of its own: nodes for its `min`, on which its jobs start by backfill.
+/// Jobs that are larger than the partition are in none of its figures but
 /// `lag_seconds`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alone {

@@ -341,6 +341,28 @@ fn room_is_kept_where_those_that_must_stay_are_young() {
     assert!(cluster.places("young").contains(&of_young), "{of_young}");
 }
 
+/// Room is kept by true age: nobody has it sooner by what it says of itself.
+#[test]
+fn who_says_to_be_short_is_not_kept_room_for_before_others() {
+    let mut cluster = fair(2, 2, &["a - 4 4"]);
+    cluster.rules.reservation_after_ms = 10;
+    cluster.add(&["x a | w 1 1 1x", "y a | w 1 1 2x"]);
+    cluster.tick(0);
+    cluster.remove("y");
+    cluster.add(&["z a | w 1 1 1x", "zz a | w 1 1 1x"]);
+    cluster.tick(1);
+    // One card is left on each node.
+    cluster.remove("x");
+    cluster.add(&["old a t2 runs=9000000 | w 1 1 2x"]);
+    cluster.add(&["short a t5 runs=1 | w 1 1 2x"]);
+    cluster.tick(20);
+    let hold = cluster
+        .hold
+        .as_ref()
+        .map(|hold| hold.group.object().to_owned());
+    assert_eq!(hold.as_deref(), Some("old"));
+}
+
 /// Beyond what its quota is entitled to it takes the place of others that are, each once.
 #[test]
 fn a_wide_gang_takes_from_other_borrowers_once() {
