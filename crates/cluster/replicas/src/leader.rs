@@ -4,7 +4,10 @@
 //! the renewal was sent. Another replica takes the Lease only after it has stood still, by that
 //! replica's own clock, for longer than that. So clocks need not agree, and a leader that was
 //! frozen or cut off has stopped writing before its successor begins. Only the clock of a whole
-//! suspended machine can deceive it; the version in each write is the last guard then. `Election`
+//! suspended machine can deceive it; the version in each write is the last guard then. A leader whose
+//! renewal was late, because the API server was slow, writes nothing meanwhile and then goes on in the
+//! same tenure: as long as it finds the Lease its own, nobody else has led. Else a slow server would be
+//! asked for all lists anew, which makes it slower. `Election`
 //! decides the next step for the Lease and does nothing itself; `campaign` does it.
 
 use std::sync::Arc;
@@ -64,7 +67,7 @@ pub struct Tenure {
     pub epoch: u64,
     /// Send time of its last confirmed renewal: no other replica led then.
     pub renewed: Instant,
-    /// When it ends if the Lease is not renewed.
+    /// Nothing is written after this time, until the Lease has been renewed.
     pub until: Instant,
     /// Time at which the Lease was made, if there was none before: it cannot tell then whether an
     /// earlier leader still writes. A Lease that was taken has stood still, or was given back.
@@ -115,14 +118,14 @@ impl Leadership {
         self.holder.clone()
     }
 
-    /// The state of that tenure; `None` once another has begun or this process no longer
-    /// leads.
+    /// The state of that tenure; `None` once another has begun or this process holds the Lease no
+    /// longer.
     #[must_use]
     pub fn tenure(&self, number: u64) -> Option<Tenure> {
         (*self.tenure.borrow()).filter(|tenure| tenure.number == number)
     }
 
-    /// Time that the tenure may still write; `None` if it is over.
+    /// Time that the tenure may still write; `None` if it is over, or its renewal is late.
     #[must_use]
     pub fn left(&self, number: u64) -> Option<Duration> {
         let until = self.tenure(number)?.until;
@@ -154,14 +157,24 @@ impl Leadership {
         Some(answer)
     }
 
-    /// Waits until that tenure is over.
+    /// Waits until that tenure is over. One whose renewal is late is not.
     pub async fn lost(&mut self, number: u64) {
-        while let Some(left) = self.left(number) {
+        while let Some(tenure) = self.tenure(number) {
             // Its sender gone means that nobody renews: then the time decides.
-            let changed = tokio::time::timeout(left, self.tenure.changed());
-            if let Ok(Err(_)) = changed.await {
-                tokio::time::sleep(left).await;
+            if self.tenure.changed().await.is_err() {
+                return tokio::time::sleep_until(tenure.until.into()).await;
             }
+        }
+    }
+
+    /// Waits until that tenure may write, and returns its state; `None` if it is over.
+    pub async fn may_write(&mut self, number: u64) -> Option<Tenure> {
+        loop {
+            let tenure = self.tenure(number)?;
+            if Instant::now() < tenure.until {
+                return Some(tenure);
+            }
+            self.tenure.changed().await.ok()?;
         }
     }
 }
@@ -298,7 +311,9 @@ impl Election {
     fn written(&mut self, sent: Instant, answer: &Result<u64, WriteError>) {
         match answer {
             Ok(version) => {
-                let old = self.tenure.filter(|tenure| sent < tenure.until);
+                // One that was late is still there: nobody else has been found to hold the Lease, and
+                // nobody else writes that this process does.
+                let old = self.tenure;
                 if old.is_none() {
                     self.tenures += 1;
                 }

@@ -129,28 +129,30 @@ impl QueueKeeper {
         tracing::info!(epoch, "the queue is kept");
         let mut memory = Memory::default();
         let mut failures: u32 = 0;
+        let mut leadership = writer.leadership.clone();
         loop {
-            let began = Instant::now();
-            let Some(Tenure { renewed, .. }) = writer.leadership.tenure(writer.tenure) else {
+            let Some(Tenure { renewed, .. }) = leadership.may_write(writer.tenure).await else {
                 // It is over, and so is this in a moment.
                 return std::future::pending().await;
             };
+            let began = Instant::now();
             let reign = (epoch, (began, renewed));
             let room = reporter.room();
             // It may take long, and the Lease is renewed beside it.
             let look = || self.look(&ledger, reign, room, &mut memory, names);
             let round = tokio::task::block_in_place(look);
             let (again, took) = (round.again(), began.elapsed());
-            let rest = match round.steps.is_empty() {
-                true => RESTS * took,
-                false => took.min(STRIDE),
-            };
+            let is_quiet = round.steps.is_empty();
             // Releases go before reports.
             writer.decided();
             let is_done = self
                 .carry_out(round.steps, writer, &ledger, &mut memory)
                 .await;
             reporter.tell(round.report);
+            let rest = match is_quiet {
+                true => RESTS * took,
+                false => took.min(STRIDE).max(writer.pause()),
+            };
             let rested = tokio::time::Instant::now() + rest;
             failures = if is_done {
                 0

@@ -53,6 +53,7 @@ pub async fn campaign(
     let api = api_of(client.clone(), &lease);
     let mut election = Election::new(me.clone(), timing);
     let mut stop = std::pin::pin!(stop);
+    let mut was_late = false;
     loop {
         let round = round(&client, &api, &lease, &mut election);
         tokio::select! {
@@ -61,11 +62,17 @@ pub async fn campaign(
         }
         let holder = election.observed.as_ref().map(|seen| seen.holder.clone());
         campaigner.tell_holder(holder.unwrap_or_default());
-        // One that was not renewed in time is over, whatever becomes of the Lease.
-        let current = election
-            .tenure
-            .filter(|tenure| Instant::now() < tenure.until);
-        leading.set(i64::from(current.is_some()));
+        let current = election.tenure;
+        let is_late = current.is_some_and(|tenure| tenure.until <= Instant::now());
+        leading.set(i64::from(current.is_some() && !is_late));
+        if std::mem::replace(&mut was_late, is_late) != is_late {
+            match is_late {
+                true => {
+                    tracing::warn!(%me, "the Lease is renewed late: nothing is written until then")
+                }
+                false => tracing::info!(%me, "the Lease is not late any more"),
+            }
+        }
         campaigner.tenure.send_if_modified(|known| {
             let led = known.is_some();
             let changed = *known != current;

@@ -83,10 +83,12 @@ fn a_leader_writes_for_a_while_after_each_confirmed_renewal() {
     election.written(after(8), &Ok(12));
     let second = election.tenure.unwrap();
     assert_eq!((second.number, second.epoch), (2, 12));
-    // Nor does it after a time in which nothing was renewed.
+    // After a time in which nothing was renewed it does, if the Lease is its own still.
+    assert_eq!(election.read(Some(&lease(8, "a")), after(30)), Step::Renew);
+    assert!(election.tenure.unwrap().until < after(30));
     election.written(after(30), &Ok(20));
-    let third = election.tenure.unwrap();
-    assert_eq!((third.number, third.epoch), (3, 20));
+    let late = election.tenure.unwrap();
+    assert_eq!((late.number, late.epoch, late.until), (2, 12, after(40)));
     assert_eq!(election.read(Some(&lease(9, "b")), after(31)), Step::Wait);
     assert_eq!(election.tenure, None);
     assert_eq!(election.release(), None);

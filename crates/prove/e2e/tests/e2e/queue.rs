@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use sublet_e2e::{Happened, Recorder, Seen, World, eventually};
-use sublet_testbed::{Signal, deployed};
+use sublet_testbed::{APISERVER, Signal, deployed};
 
 use objects::{Gang, card_node, elastic_quota, job, namespace, pod_group};
 

@@ -111,13 +111,17 @@ impl Simulation {
     pub(super) fn seek_office(&mut self, number: usize) {
         let now = self.clock(number);
         let process = &mut self.processes[number];
-        let tenure = process.election.tenure.filter(|tenure| now < tenure.until);
+        let tenure = process.election.tenure;
+        let is_late = tenure.is_some_and(|tenure| tenure.until <= now);
         let current = tenure.map(|tenure| tenure.number);
         if process.office != current && self.hands != Hands::Overstaying {
             process.office = None;
         }
         let Some(tenure) = tenure else { return };
-        if process.office == current || process.reading == current {
+        if is_late && process.office.is_some() {
+            return self.meet("renewed late");
+        }
+        if is_late || process.office == current || process.reading == current {
             return;
         }
         if self.hands == Hands::Unread {
