@@ -1,11 +1,15 @@
 //! `cargo xtask demo`: see it work. Two doors, so two demonstrations: one machine, which needs
-//! nothing but a C compiler and shows itself on a fake GPU, and a cluster.
+//! nothing but a C compiler and shows itself on a fake GPU (`sublet demo`), and a cluster.
 
 mod cluster;
-mod one_machine;
+
+use std::process::Command;
 
 use anyhow::Result;
 use clap::Args;
+
+use crate::screen::heading;
+use crate::setup::{cargo, product, program, run as run_command};
 
 /// See it work: programs on a fake GPU, or a whole Kubernetes.
 #[derive(Args)]
@@ -26,8 +30,11 @@ pub(crate) struct Arguments {
 /// Runs the demonstration that is asked for.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.cluster {
-        cluster::run(arguments.keep)
-    } else {
-        one_machine::run()
+        return cluster::run(arguments.keep);
     }
+    heading("the product: the program, its libraries and a fake GPU (4 min cold, then 1 s)");
+    run_command(&mut cargo(&[&["build"], &product()[..]].concat())?)?;
+    run_command(Command::new(program("debug", "sublet")?).arg("demo"))?;
+    println!("`cargo xtask demo --cluster` shows the same engine in Kubernetes.");
+    Ok(())
 }

@@ -15,8 +15,9 @@ use crate::linker;
 use crate::setup::run as run_command;
 use crate::step::Step;
 
-/// Our packages, the files they become, and the names by which programs look for the files.
-const LIBRARIES: [(&str, &str, Option<&str>); 5] = [
+/// Our packages, the files they become, and the names by which programs look for the files. The last
+/// is no library: it is the demonstration's programs.
+const LIBRARIES: [(&str, &str, Option<&str>); 6] = [
     ("sublet-libcuda", "libsublet_cuda.so", Some("libcuda.so.1")),
     (
         "sublet-libnvml",
@@ -34,6 +35,7 @@ const LIBRARIES: [(&str, &str, Option<&str>); 5] = [
         "libsublet_fakenvml.so",
         Some("libnvidia-ml.so.1"),
     ),
+    ("sublet-workload", "sublet-workload", None),
 ];
 
 /// Builds and checks them, and prints their place.

@@ -41,6 +41,7 @@ mod step;
 mod test;
 #[cfg(test)]
 mod tidy;
+mod wheel;
 
 use std::process::ExitCode;
 

@@ -4,11 +4,12 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use sublet_library::FLOOR;
 
@@ -16,6 +17,7 @@ use crate::pip;
 use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
 use crate::step::Step;
+use crate::wheel::{self, Effort, Installed};
 use crate::{image, libraries, linker};
 
 /// The name of the file, built and handed out.
@@ -24,6 +26,9 @@ const SUBLET: &str = "sublet";
 /// Variable that names the libraries' folder to the product's build:
 /// crates/doors/sublet/src/carried.rs.
 const CARRY: &str = "SUBLET_CARRY";
+
+/// Variable with the version that it says, with commit and date: crates/doors/sublet/src/main.rs.
+const BUILD: &str = "SUBLET_BUILD";
 
 /// Build the one file that is handed out: `sublet` with its libraries inside.
 #[derive(Args)]
@@ -34,7 +39,8 @@ const CARRY: &str = "SUBLET_CARRY";
 
 It writes
   sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
-  sublet-VERSION-x86_64.tar.gz    the same with its licence, for sending
+  sublet-VERSION-….whl            the same as a Python wheel, for pip and uv
+  sublet-VERSION-x86_64.tar.gz    the same with licence, man pages and completions, for sending
   sublet-VERSION-x86_64.oci.tar   the same as an image, for a registry (an OCI archive)
   SHA256SUMS                      of all, for `sha256sum --check SHA256SUMS`
 The image has this machine's C library. deploy/Dockerfile makes one on another base.
@@ -66,8 +72,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         portable(&place)?;
     }
-    heading("3/3 packing (3 s)");
+    heading("3/3 packing (10 s)");
     image::pack(&place, &out.join(image_name()))?;
+    let license = repository()?.join("LICENSE");
+    let others = describe(&place, &out)?;
+    let effort = if arguments.quick {
+        Effort::Little
+    } else {
+        Effort::Best
+    };
+    wheel::pack(
+        &place,
+        &[license],
+        &others,
+        &out.join(wheel::file_name()),
+        effort,
+    )?;
     if !arguments.quick {
         pack(&out)?;
     }
@@ -107,7 +127,7 @@ fn portable(place: &Path) -> Result<()> {
     ));
     let mut build = linker::build()?;
     build.args(["--package", SUBLET, "--features", "sublet/carry"]);
-    run_command(build.env(CARRY, &folder))?;
+    run_command(build.env(CARRY, &folder).env(BUILD, version()?))?;
     let built = folder.join(SUBLET);
     libraries::check(&built)?;
     put(&built, place)
@@ -126,11 +146,90 @@ fn quick(place: &Path) -> Result<()> {
         product().as_slice(),
     ]
     .concat();
-    run_command(cargo(&carry)?.env(CARRY, folder))?;
+    let mut around = cargo(&carry)?;
+    run_command(around.env(CARRY, folder).env(BUILD, version()?))?;
     put(&built, place)?;
     // The next `cargo build` puts the plain one there again, whose libraries are those beside
     // it, as people who change them expect.
     fs::remove_file(&built).with_context(|| format!("remove {}", built.display()))
+}
+
+/// The version, with the commit and its date where the repository knows them.
+fn version() -> Result<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let git = |words: &[&str]| -> Result<Option<String>> {
+        let output = Command::new("git")
+            .args(words)
+            .current_dir(repository()?)
+            .output();
+        let said = output.ok().filter(|output| output.status.success());
+        Ok(said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    };
+    let Some(commit) = git(&["log", "-1", "--format=%h, %cs"])? else {
+        return Ok(version.to_owned());
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let changed = changed.is_some_and(|files| !files.is_empty());
+    let changed = if changed { ", changed" } else { "" };
+    Ok(format!("{version} ({commit}{changed})"))
+}
+
+/// Has the program write its man pages and completion scripts, into the folder `share`, which is of
+/// the form of `/usr/share`.
+fn describe(place: &Path, out: &Path) -> Result<Vec<Installed>> {
+    let share = out.join(SHARE);
+    if share.exists() {
+        fs::remove_dir_all(&share).with_context(|| format!("remove {}", share.display()))?;
+    }
+    let man = share.join("man/man1");
+    fs::create_dir_all(&man).with_context(|| format!("make {}", man.display()))?;
+    // A script calls the program by the name by which it was called.
+    let called = || {
+        let mut command = Command::new(place);
+        command.arg0(SUBLET);
+        command
+    };
+    run_command(called().args(["man-pages", "--into"]).arg(&man))?;
+    for (shell, script) in COMPLETIONS {
+        let output = called().args(["completion", shell]).output();
+        let output = output.with_context(|| format!("run {}", place.display()))?;
+        ensure!(output.status.success(), "no completion for {shell}");
+        let script = share.join(script);
+        let folder = script.parent().context("it lies in no folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::write(&script, output.stdout).with_context(|| format!("write {}", script.display()))?;
+    }
+    let mut files = Vec::new();
+    list(&share, &mut files)?;
+    files.sort();
+    let installed = |file: PathBuf| {
+        let below = file.strip_prefix(out)?.to_string_lossy().into_owned();
+        Ok(Installed { place: below, file })
+    };
+    files.into_iter().map(installed).collect()
+}
+
+/// Folder of the bundle with what goes into `/usr/share`.
+const SHARE: &str = "share";
+
+/// Shells, and where their scripts lie in `/usr/share`.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "bash-completion/completions/sublet"),
+    ("zsh", "zsh/site-functions/_sublet"),
+    ("fish", "fish/vendor_completions.d/sublet.fish"),
+];
+
+/// All files below a folder.
+fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => list(&path, into)?,
+            false => into.push(path),
+        }
+    }
+    Ok(())
 }
 
 /// Copies a program over another one, which may be running.
@@ -152,13 +251,19 @@ fn pack(out: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--file", &archive])
         .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, "--directory"])
+        .args([
+            "--mode=u=rwX,go=rX",
+            "--mtime=@0",
+            SUBLET,
+            SHARE,
+            "--directory",
+        ])
         .arg(repository()?)
         .arg("LICENSE");
     run_command(tar.current_dir(out))?;
     let mut sums = Command::new("sha256sum");
     let output = sums
-        .args([SUBLET, &archive, &image_name()])
+        .args([SUBLET, &archive, &image_name(), &wheel::file_name()])
         .current_dir(out)
         .output();
     let output = output.context("run sha256sum")?;

@@ -31,6 +31,8 @@
 //!   `columns` and `screen` are pure, and `live` owns the terminal; `node` asks the agent of a
 //!   cluster's node.
 //! - `standalone`: the arbiter as a program of its own.
+//! - `demo`: shows all of it on a fake machine, by starting this program; `workload` becomes the
+//!   programs that it runs.
 //!
 //! Both: `completion` answers a shell that completes a command line.
 //!
@@ -58,6 +60,7 @@ mod align;
 mod answer;
 pub mod completion;
 mod compute;
+pub mod demo;
 pub mod explain;
 pub mod inspect;
 pub mod install;
@@ -80,5 +83,6 @@ mod users;
 mod verdict;
 #[cfg(test)]
 mod vocabulary;
+pub mod workload;
 
 pub use answer::{Answer, BAD_INPUT, DONE, Format, NOT_DONE, error_text, exit_code, print_error};

@@ -1,4 +1,4 @@
-//! The libraries inside this executable, if it was built with the feature `carry`. Then one file is
+//! The libraries inside this executable, and the demonstration's programs, if it was built with the feature `carry`. Then one file is
 //! the whole product. `cargo xtask release` builds it so, and names the folder of the libraries in
 //! `SUBLET_CARRY`. Without the feature the libraries are looked for beside the executable, where
 //! `cargo build` leaves them. `sublet_arbiter::libraries` gives them to programs.
@@ -10,7 +10,7 @@ pub(crate) static CARRIED: Option<Carried> = None;
 
 #[cfg(feature = "carry")]
 pub(crate) static CARRIED: Option<Carried> = {
-    macro_rules! library {
+    macro_rules! inside {
         ($name:literal) => {
             include_bytes!(concat!(
                 env!(
@@ -18,17 +18,17 @@ pub(crate) static CARRIED: Option<Carried> = {
                     "the feature `carry` wants the absolute path of the folder with the \
                      libraries in SUBLET_CARRY; `cargo xtask release` does all of it"
                 ),
-                "/libsublet_",
-                $name,
-                ".so"
+                "/",
+                $name
             ))
         };
     }
     Some(Carried {
-        cuda: library!("cuda"),
-        nvml: library!("nvml"),
-        preload: library!("preload"),
-        fake_cuda: library!("fakecuda"),
-        fake_nvml: library!("fakenvml"),
+        cuda: inside!("libsublet_cuda.so"),
+        nvml: inside!("libsublet_nvml.so"),
+        preload: inside!("libsublet_preload.so"),
+        fake_cuda: inside!("libsublet_fakecuda.so"),
+        fake_nvml: inside!("libsublet_fakenvml.so"),
+        workload: inside!("sublet-workload"),
     })
 };

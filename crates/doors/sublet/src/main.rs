@@ -7,10 +7,11 @@
 //! # Modules
 //! `main` parses arguments and starts an executor that suits the command. The name it is called by
 //! can stand for a subcommand (`kubectl-inspect-gpushare`). `contradictions` refuses flags that clap
-//! lets pass. `carried` holds the libraries inside a release.
+//! lets pass. `carried` holds the libraries inside a release. `man` writes the man pages.
 
 mod carried;
 mod contradictions;
+mod man;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -20,8 +21,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sublet_cli::{
-    BAD_INPUT, DONE, completion, exit_code, explain, inspect, install, limit, plan, print_error,
-    ps, queue, quota, run, simulate, standalone, top,
+    BAD_INPUT, DONE, completion, demo, exit_code, explain, inspect, install, limit, plan,
+    print_error, ps, queue, quota, run, simulate, standalone, top, workload,
 };
 
 use carried::CARRIED;
@@ -29,13 +30,20 @@ use carried::CARRIED;
 /// The name of the kubectl plugin that takes exactly the arguments of `inspect`.
 const INSPECT_PLUGIN: &str = "kubectl-inspect-gpushare";
 
+/// Its version; a release says its commit and the commit's date too (`xtask/src/release.rs`).
+const VERSION: &str = match option_env!("SUBLET_BUILD") {
+    Some(build) => build,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Share GPUs between the programs of a machine, and between pods beside the stock kube-scheduler
 #[derive(Debug, Parser)]
 #[command(
     name = "sublet",
-    version,
+    version = VERSION,
     after_help = "\
 EXAMPLES
+  sublet demo                          see it work, without a GPU
   sublet run --memory 8GiB -- ./train  a part of this machine's GPU
   sublet run --fake-gpu 2x16GiB -- ./x the same on a fake driver, without a GPU
   sublet top                           who uses this machine's GPUs
@@ -61,6 +69,8 @@ struct Cli {
 enum Command {
     /// Run a command with its part of this machine's GPUs
     Run(run::Args),
+    /// Show what it does: five programs on a fake machine, without a GPU
+    Demo(demo::Args),
     /// List the jobs of this machine
     Ps(ps::Args),
     /// Show this machine's GPUs and jobs, live
@@ -68,6 +78,9 @@ enum Command {
     /// Print the cards that the driver shows this process, by UUID
     #[command(hide = true)]
     VisibleCards(run::VisibleCardsArgs),
+    /// Run a small GPU program, as the demonstration does
+    #[command(hide = true)]
+    Workload(workload::Args),
     /// Show the jobs that wait for GPUs, on this machine or in a cluster, and what would start them
     Queue(queue::Args),
     /// Change the memory and compute limits of a running job on this machine
@@ -106,6 +119,9 @@ EXAMPLES
     Agent(AgentArgs),
     /// Print a shell's completion script
     Completion(completion::Args),
+    /// Write the man pages
+    #[command(hide = true)]
+    ManPages(man::Args),
 }
 
 const AGENT_HELP: &str = "\
@@ -174,6 +190,8 @@ fn arguments(mut given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 fn perform(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Run(args) => run::run(&args, CARRIED.as_ref()),
+        Command::Demo(args) => demo::run(&args),
+        Command::Workload(args) => workload::run(&args, CARRIED.as_ref()),
         Command::Ps(args) => ps::run(&args)?.print(),
         Command::Top(args) if args.node().is_some() => {
             on_one_thread(top::node::on_node(&args))?.print()
@@ -215,6 +233,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             Ok(DONE)
         }
         Command::Completion(args) => completion::run(&args)?.print(),
+        Command::ManPages(args) => man::run(&args, Cli::command()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Our libraries under the names that programs load. They come from inside the executable, or
+//! Our libraries under the names that programs load, and the demonstration's programs. They come from inside the executable, or
 //! from files where they were built or installed, and are copied to a folder named after their
 //! contents. A file that a process has mapped is never written to: other contents are another
 //! folder, and a file appears complete or not at all. `sublet run` and the node agent use the
@@ -33,6 +33,8 @@ pub struct Carried {
     pub fake_cuda: &'static [u8],
     /// `libsublet_fakenvml.so`.
     pub fake_nvml: &'static [u8],
+    /// `sublet-workload`, the programs of the demonstration.
+    pub workload: &'static [u8],
 }
 
 /// A library: its name as built, its place in the executable, and the name that programs load.
@@ -72,6 +74,12 @@ const FAKE_DRIVER: [Part; 2] = [
         loaded: "libnvidia-ml.so.1",
     },
 ];
+
+const WORKLOAD: [Part; 1] = [Part {
+    built: "sublet-workload",
+    carried: |all| all.workload,
+    loaded: "sublet-workload",
+}];
 
 /// Ways in which libraries can be missing.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +229,16 @@ impl Store {
         let folder = self.publish("fake", &FAKE_DRIVER, &[])?;
         let [cuda, nvml] = FAKE_DRIVER.map(|part| folder.join(part.loaded));
         Ok((cuda, nvml))
+    }
+
+    /// The programs of the demonstration, in one file.
+    ///
+    /// # Errors
+    /// As [`Store::interposer`].
+    pub fn workload(&self) -> Result<PathBuf, LibraryError> {
+        let folder = self.publish("workload", &WORKLOAD, &[])?;
+        let [program] = WORKLOAD.map(|part| folder.join(part.loaded));
+        Ok(program)
     }
 
     /// Removes folders of other versions that nothing can need any more, by the rule of

@@ -52,7 +52,7 @@ use report::{Failure, Report};
 
 /// Small programs for the CUDA driver API. Each prints one JSON line of what it saw.
 #[derive(Debug, Parser)]
-#[command(name = "sublet-workload", version)]
+#[command(name = "sublet-workload", bin_name = "sublet workload", version)]
 struct CommandLine {
     #[command(subcommand)]
     program: Program,

@@ -66,12 +66,8 @@ pub async fn campaign(
         let is_late = current.is_some_and(|tenure| tenure.until <= Instant::now());
         leading.set(i64::from(current.is_some() && !is_late));
         if std::mem::replace(&mut was_late, is_late) != is_late {
-            match is_late {
-                true => {
-                    tracing::warn!(%me, "the Lease is renewed late: nothing is written until then")
-                }
-                false => tracing::info!(%me, "the Lease is not late any more"),
-            }
+            let state = if is_late { "late" } else { "in time again" };
+            tracing::warn!(%me, "the Lease is renewed {state}");
         }
         campaigner.tenure.send_if_modified(|known| {
             let led = known.is_some();

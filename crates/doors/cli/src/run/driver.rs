@@ -119,13 +119,57 @@ fn first<'a>(
         .map(|folder| folder.display().to_string())
         .collect();
     let (name, variable) = (library.soname(), library.variable());
+    let comes = Surroundings::of_this_process().driver_comes();
     Err(Advised::new(
         format!(
             "there is no NVIDIA driver: {name} is in none of {}",
             folders.join(", ")
         ),
-        format!("{variable}=/path/{name} says where it is; `--fake-gpu 2x16GiB` needs none"),
+        format!(
+            "{comes}; {variable}=/path/{name} says where it is elsewhere; `sublet demo` and \
+             `--fake-gpu 2x16GiB` need none"
+        ),
     ))
+}
+
+/// Kinds of places that get a driver in different ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Surroundings {
+    Machine,
+    Container,
+    /// Windows Subsystem for Linux, version 2.
+    Wsl,
+}
+
+impl Surroundings {
+    fn of_this_process() -> Surroundings {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        // Docker's, and that of podman and CRI-O; others set the variable, as systemd asks for.
+        let marks = ["/.dockerenv", "/run/.containerenv"];
+        let is_marked = marks.iter().any(|mark| Path::new(mark).exists());
+        let is_contained = is_marked || std::env::var_os("container").is_some();
+        Surroundings::of(&release, is_contained)
+    }
+
+    fn of(kernel_release: &str, is_contained: bool) -> Surroundings {
+        match (is_contained, kernel_release.contains("microsoft")) {
+            (true, _) => Surroundings::Container,
+            (false, true) => Surroundings::Wsl,
+            (false, false) => Surroundings::Machine,
+        }
+    }
+
+    /// The way by which a driver comes.
+    fn driver_comes(self) -> &'static str {
+        match self {
+            Surroundings::Machine => "where it is installed, `nvidia-smi` lists the GPUs",
+            Surroundings::Container => {
+                "it comes into a container from the machine, by NVIDIA's container toolkit \
+                 (`docker run --gpus all`)"
+            }
+            Surroundings::Wsl => "it comes with NVIDIA's driver for Windows, into /usr/lib/wsl/lib",
+        }
+    }
 }
 
 /// The file of the real driver's NVML, for a process that is in no job.
@@ -283,6 +327,16 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_of_place_is_told_its_own_way_to_a_driver() {
+        let comes = |release, is_contained| Surroundings::of(release, is_contained).driver_comes();
+        let wsl = "5.15.167.4-microsoft-standard-WSL2";
+        assert!(comes("6.8.0-generic", false).contains("nvidia-smi"));
+        assert!(comes(wsl, false).contains("Windows"));
+        assert!(comes(wsl, true).contains("--gpus all"));
+        assert!(comes("6.8.0-generic", true).contains("--gpus all"));
+    }
+
+    #[test]
     fn a_missing_driver_is_told_with_all_places() {
         let search = Search {
             folders: folders(Some(OsStr::new("/opt/drv:relative:"))),
@@ -296,7 +350,7 @@ mod tests {
             "libcuda.so.1 is in none of /opt/drv, /usr/lib/x86_64-linux-gnu, ",
             "/usr/lib/wsl/lib",
             "SUBLET_DRIVER_CUDA=",
-            "--fake-gpu 2x16GiB",
+            "`sublet demo` and `--fake-gpu 2x16GiB`",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -26,6 +26,11 @@ pub(crate) fn fake_driver(store: &Store) -> Result<(PathBuf, PathBuf), Advised> 
     store.fake_driver().map_err(advised)
 }
 
+/// The demonstration's programs.
+pub(crate) fn workload(store: &Store) -> Result<PathBuf, Advised> {
+    store.workload().map_err(advised)
+}
+
 fn advised(error: LibraryError) -> Advised {
     let hint = match &error {
         LibraryError::Missing { .. } => {

@@ -13,7 +13,7 @@ fn store(executable: &Path, run_folder: &Path, cache: Option<&Path>) -> Store {
 
 fn built(folder: &Path, contents: &str) {
     std::fs::create_dir_all(folder).unwrap();
-    for part in INTERPOSER.iter().chain(&FAKE_DRIVER) {
+    for part in INTERPOSER.iter().chain(&FAKE_DRIVER).chain(&WORKLOAD) {
         let text = format!("{contents} {}", part.built);
         std::fs::write(folder.join(part.built), text).unwrap();
     }
@@ -25,6 +25,7 @@ static CARRIED: Carried = Carried {
     preload: b"inside preload",
     fake_cuda: b"inside fakecuda",
     fake_nvml: b"inside fakenvml",
+    workload: b"inside workload",
 };
 
 fn text(file: &Path) -> String {
@@ -78,7 +79,8 @@ fn an_executable_that_carries_its_libraries_uses_those() {
         let (cuda, nvml) = store.fake_driver().unwrap();
         assert_eq!(text(&cuda), "inside fakecuda");
         assert_eq!(text(&nvml), "inside fakenvml");
-        assert_eq!(std::fs::read_dir(run.join("libraries")).unwrap().count(), 2);
+        assert_eq!(text(&store.workload().unwrap()), "inside workload");
+        assert_eq!(std::fs::read_dir(run.join("libraries")).unwrap().count(), 3);
     }
 }
 
