@@ -2,7 +2,9 @@
 //! nothing but a C compiler and shows itself on a fake GPU (`sublet demo`), and a cluster.
 
 mod cluster;
+mod recording;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -17,7 +19,8 @@ use crate::setup::{cargo, product, program, run as run_command};
   cargo xtask demo                    one machine, a fake GPU: 4 min cold, then 15 s
   cargo xtask demo --cluster          a stock Kubernetes with the GPUShare examples;
                                       on a terminal it waits, so that you can look around
-  cargo xtask demo --cluster --keep   waits elsewhere too, until it is killed")]
+  cargo xtask demo --cluster --keep   waits elsewhere too, until it is killed
+  cargo xtask demo --record docs/demo.svg     the picture in the README, from a real run")]
 pub(crate) struct Arguments {
     /// Start a cluster and place the published GPUShare examples on it.
     #[arg(long)]
@@ -25,6 +28,9 @@ pub(crate) struct Arguments {
     /// Stay up, even without a terminal.
     #[arg(long, requires = "cluster")]
     keep: bool,
+    /// Write the demonstration of one machine as a picture that plays.
+    #[arg(long, value_name = "SVG", conflicts_with = "cluster")]
+    record: Option<PathBuf>,
 }
 
 /// Runs the demonstration that is asked for.
@@ -34,7 +40,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     heading("the product: the program, its libraries and a fake GPU (4 min cold, then 1 s)");
     run_command(&mut cargo(&[&["build"], &product()[..]].concat())?)?;
-    run_command(Command::new(program("debug", "sublet")?).arg("demo"))?;
+    let sublet = program("debug", "sublet")?;
+    if let Some(picture) = &arguments.record {
+        return recording::record(&sublet, picture);
+    }
+    run_command(Command::new(sublet).arg("demo"))?;
     println!("`cargo xtask demo --cluster` shows the same engine in Kubernetes.");
     Ok(())
 }

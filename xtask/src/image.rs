@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::setup::{repository, run as run_command};
+use crate::setup::run as run_command;
 
 /// Libraries of glibc, which the driver's libraries want too, though newer ones are empty. A
 /// machine may lack them if its glibc contains them.
@@ -34,8 +34,8 @@ fn reference() -> String {
     format!("sublet.dev/sublet:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Makes the archive of that program.
-pub(crate) fn pack(sublet: &Path, archive: &Path) -> Result<()> {
+/// Makes the archive of that program, with its licences and the list of its contents.
+pub(crate) fn pack(sublet: &Path, documents: &[PathBuf], archive: &Path) -> Result<()> {
     let work = tempfile::tempdir().context("make a folder for the image")?;
     let (base, own) = (work.path().join("base"), work.path().join("own"));
     for library in c_library(sublet)? {
@@ -43,8 +43,10 @@ pub(crate) fn pack(sublet: &Path, archive: &Path) -> Result<()> {
         put(&library, &base.join(library.strip_prefix("/")?))?;
     }
     put(sublet, &own.join("usr/local/bin/sublet"))?;
-    let license = repository()?.join("LICENSE");
-    put(&license, &own.join("usr/share/doc/sublet/LICENSE"))?;
+    for document in documents {
+        let name = document.file_name().context("a document without a name")?;
+        put(document, &own.join("usr/share/doc/sublet").join(name))?;
+    }
     let layout = Layout::new(work.path().join("image"))?;
     let layers = [layout.layer(&base)?, layout.layer(&own)?];
     layout.finish(&layers)?;
@@ -205,7 +207,8 @@ mod tests {
         let program = std::env::current_exe().unwrap();
         let make = |name: &str| {
             let archive = work.path().join(name);
-            pack(&program, &archive).unwrap();
+            let license = crate::setup::repository().unwrap().join("LICENSE");
+            pack(&program, &[license], &archive).unwrap();
             fs::read(archive).unwrap()
         };
         assert!(

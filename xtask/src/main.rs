@@ -22,6 +22,7 @@ mod bench;
 mod cache;
 mod chart;
 mod clients;
+mod contents;
 mod control_plane;
 mod demo;
 mod driver_tables;

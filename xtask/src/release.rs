@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sublet_library::FLOOR;
 
@@ -18,7 +18,15 @@ use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
 use crate::step::Step;
 use crate::wheel::{self, Effort, Installed};
-use crate::{image, libraries, linker};
+use crate::{contents, image, libraries, linker};
+
+/// The licence, and those of the packages of others.
+const LICENSE: &str = "LICENSE";
+const OTHERS: &str = "THIRD-PARTY-LICENSES";
+
+/// Sums of what is handed out, and their signature.
+const SUMS: &str = "SHA256SUMS";
+const SIGNATURE: &str = "SHA256SUMS.sig";
 
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
@@ -36,13 +44,17 @@ const BUILD: &str = "SUBLET_BUILD";
   cargo xtask release                 into target/release-bundle; 5 to 10 minutes cold on two cores
   cargo xtask release --out ~/sublet  elsewhere
   cargo xtask release --quick         the same file for this machine alone, in seconds
+  cargo xtask release --sign ~/.ssh/id_ed25519
+  cargo xtask release --check --signers signers.txt    what lies there is what was signed
 
 It writes
   sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
   sublet-VERSION-….whl            the same as a Python wheel, for pip and uv
   sublet-VERSION-x86_64.tar.gz    the same with licence, man pages and completions, for sending
   sublet-VERSION-x86_64.oci.tar   the same as an image, for a registry (an OCI archive)
-  SHA256SUMS                      of all, for `sha256sum --check SHA256SUMS`
+  THIRD-PARTY-LICENSES            of the packages that are compiled into it; in each of the above
+  sublet-VERSION.cdx.json         the same packages for programs (CycloneDX); in each of the above
+  SHA256SUMS, SHA256SUMS.sig      of all, for `sha256sum --check`, and their signature (ssh-keygen -Y)
 The image has this machine's C library. deploy/Dockerfile makes one on another base.
 
 To put the image into a registry or a node:
@@ -55,6 +67,15 @@ pub(crate) struct Arguments {
     /// Without optimisation and for this machine's glibc: for trying out, and for the tests
     #[arg(long)]
     quick: bool,
+    /// Sign SHA256SUMS with this key of ssh
+    #[arg(long, value_name = "KEY")]
+    sign: Option<PathBuf>,
+    /// Verify the signature by this list of signers, each `sublet` and a public key
+    #[arg(long, value_name = "FILE")]
+    signers: Option<PathBuf>,
+    /// Build nothing: check what lies in the folder
+    #[arg(long, conflicts_with_all = ["quick", "sign"])]
+    check: bool,
 }
 
 /// Builds, checks and packs it.
@@ -65,6 +86,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(folder) => std::path::absolute(folder)?,
         None => repository()?.join("target/release-bundle"),
     };
+    if arguments.check {
+        check(&out, arguments.signers.as_deref())?;
+        println!("everything in {} is as it was packed", out.display());
+        return Ok(());
+    }
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
     let place = out.join(SUBLET);
     if arguments.quick {
@@ -73,24 +99,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         portable(&place)?;
     }
     heading("3/3 packing (10 s)");
-    image::pack(&place, &out.join(image_name()))?;
-    let license = repository()?.join("LICENSE");
-    let others = describe(&place, &out)?;
-    let effort = if arguments.quick {
-        Effort::Little
-    } else {
-        Effort::Best
+    let packages = contents::packages()?;
+    let license = repository()?.join(LICENSE);
+    let others = out.join(OTHERS);
+    let bill = out.join(bill_name());
+    put_text(&others, &contents::licenses(&packages))?;
+    put_text(&bill, &contents::bill_of_materials(&packages))?;
+    let documents = [license, others, bill];
+    image::pack(&place, &documents, &out.join(image_name()))?;
+    let [license, others, bill] = documents;
+    let effort = match arguments.quick {
+        true => Effort::Little,
+        false => Effort::Best,
     };
+    let (installed, wheel) = (describe(&place, &out)?, out.join(wheel::file_name()));
     wheel::pack(
         &place,
-        &[license],
-        &others,
-        &out.join(wheel::file_name()),
+        (&[license, others], &bill),
+        &installed,
+        &wheel,
         effort,
     )?;
+    let mut files = vec![SUBLET.to_owned(), OTHERS.to_owned(), bill_name()];
+    files.extend([image_name(), wheel::file_name()]);
     if !arguments.quick {
-        pack(&out)?;
+        files.push(pack(&out)?);
     }
+    sums(&out, &files)?;
+    if let Some(key) = &arguments.sign {
+        sign(&out, key)?;
+    }
+    check(&out, arguments.signers.as_deref())?;
     heading(&format!("done in {}", time(started.elapsed())));
     println!("{}", place.display());
     Ok(())
@@ -239,37 +278,76 @@ fn put(built: &Path, place: &Path) -> Result<()> {
     fs::rename(&new, place).with_context(|| format!("write {}", place.display()))
 }
 
+/// The name of the list of what is inside.
+fn bill_name() -> String {
+    format!("sublet-{}.cdx.json", env!("CARGO_PKG_VERSION"))
+}
+
 /// The name of the image's archive.
 fn image_name() -> String {
     format!("sublet-{}-x86_64.oci.tar", env!("CARGO_PKG_VERSION"))
 }
 
-/// The archive and the sums.
-fn pack(out: &Path) -> Result<()> {
+/// Packs the archive, and returns its name.
+fn pack(out: &Path) -> Result<String> {
     let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
     // The same files make the same archive, whoever packs them, and when.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--file", &archive])
         .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args([
-            "--mode=u=rwX,go=rX",
-            "--mtime=@0",
-            SUBLET,
-            SHARE,
-            "--directory",
-        ])
+        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, SHARE, OTHERS])
+        .args([&bill_name(), "--directory"])
         .arg(repository()?)
-        .arg("LICENSE");
+        .arg(LICENSE);
     run_command(tar.current_dir(out))?;
-    let mut sums = Command::new("sha256sum");
-    let output = sums
-        .args([SUBLET, &archive, &image_name(), &wheel::file_name()])
+    Ok(archive)
+}
+
+/// Writes the sums of these files.
+fn sums(out: &Path, files: &[String]) -> Result<()> {
+    let output = Command::new("sha256sum")
+        .args(files)
         .current_dir(out)
         .output();
     let output = output.context("run sha256sum")?;
-    if !output.status.success() {
-        bail!("sha256sum: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let file = out.join("SHA256SUMS");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "sha256sum: {errors}");
+    let file = out.join(SUMS);
     fs::write(&file, output.stdout).with_context(|| format!("write {}", file.display()))
+}
+
+/// Signs the sums, and by them everything. (`PROTOCOL.sshsig` of OpenSSH.)
+fn sign(out: &Path, key: &Path) -> Result<()> {
+    // It asks before it writes over an older one.
+    let _absent = fs::remove_file(out.join(SIGNATURE));
+    let mut sign = Command::new("ssh-keygen");
+    sign.args(["-Y", "sign", "-n", SUBLET, "-f"])
+        .arg(key)
+        .arg(out.join(SUMS));
+    run_command(&mut sign)
+}
+
+/// Checks what lies in the folder: each file by its sum, the sums by their signature where the signers
+/// are known, and the size of the one file.
+fn check(out: &Path, signers: Option<&Path>) -> Result<()> {
+    let mut sums = Command::new("sha256sum");
+    sums.args(["--check", "--strict", "--quiet", SUMS]);
+    run_command(sums.current_dir(out))?;
+    if let Some(signers) = signers {
+        let file = out.join(SUMS);
+        let file = fs::File::open(&file).with_context(|| format!("open {}", file.display()))?;
+        let mut verify = Command::new("ssh-keygen");
+        verify
+            .args(["-Y", "verify", "-n", SUBLET, "-I", SUBLET, "-f"])
+            .arg(signers)
+            .arg("-s")
+            .arg(out.join(SIGNATURE))
+            .stdin(file);
+        run_command(&mut verify)?;
+    }
+    Ok(())
+}
+
+fn put_text(place: &Path, text: &str) -> Result<()> {
+    fs::write(place, text).with_context(|| format!("write {}", place.display()))
 }

@@ -26,19 +26,21 @@ pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
     Ok(target.join(profile).join(name))
 }
 
-/// Arguments of `cargo build` for the product, with the libraries that `sublet run` looks for
-/// beside it and the programs that tests and demonstrations run on a GPU.
+/// Packages of the product, with the libraries that `sublet run` looks for beside it and the programs
+/// that tests and demonstrations run on a GPU.
+pub(crate) const PRODUCT: [&str; 7] = [
+    "sublet",
+    "sublet-libcuda",
+    "sublet-libnvml",
+    "sublet-preload",
+    "sublet-fakecuda",
+    "sublet-fakenvml",
+    "sublet-workload",
+];
+
+/// Arguments of `cargo build` for the product.
 pub(crate) fn product() -> Vec<&'static str> {
-    const PACKAGES: [&str; 7] = [
-        "sublet",
-        "sublet-libcuda",
-        "sublet-libnvml",
-        "sublet-preload",
-        "sublet-fakecuda",
-        "sublet-fakenvml",
-        "sublet-workload",
-    ];
-    PACKAGES
+    PRODUCT
         .iter()
         .flat_map(|name| ["--package", name])
         .collect()

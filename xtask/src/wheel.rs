@@ -65,10 +65,11 @@ fn tag() -> String {
     )
 }
 
-/// Writes the wheel of the program, its licences, and the other files of an installation.
+/// Writes the wheel of the program, its licences, the list of its contents (PEP 770), and the other
+/// files of an installation.
 pub(crate) fn pack(
     program: &Path,
-    licenses: &[PathBuf],
+    (licenses, contents): (&[PathBuf], &Path),
     others: &[Installed],
     wheel: &Path,
     effort: Effort,
@@ -93,6 +94,9 @@ pub(crate) fn pack(
         let _never_fails = writeln!(license_files, "License-File: {name}");
         entries.push(file(format!("{about}/licenses/{name}"), license, PLAIN)?);
     }
+    let name = contents.file_name().context("a list without a name")?;
+    let name = format!("{about}/sboms/{}", name.to_string_lossy());
+    entries.push(file(name, contents, PLAIN)?);
     entries.push(text("METADATA", metadata(&license_files)));
     let format = format!(
         "Wheel-Version: 1.0\nGenerator: xtask {VERSION}\nRoot-Is-Purelib: false\nTag: {}\n",

@@ -454,3 +454,9 @@ pub(crate) fn tell(decision: &QueueDecision) -> Option<String> {
         QueueDecision::Explain { .. } => return None,
     })
 }
+
+/// A number that `cargo xtask soak` says by a variable.
+pub(crate) fn asked(variable: &str) -> Option<u64> {
+    let text = std::env::var_os(variable)?.into_string().ok()?;
+    text.parse().ok()
+}

@@ -15,6 +15,7 @@ use sublet_model::{Allocation, PodKey};
 
 use self::objects::{Objects, Owner, group_of, node, snapshot_of};
 use super::*;
+use crate::test_cluster::asked;
 
 const NODES: u64 = 5;
 const GROUPS: u64 = 4;
@@ -422,11 +423,8 @@ impl Play {
 
 #[test]
 fn whatever_is_lost_no_card_is_given_twice_and_no_part_of_a_gang_stays() {
-    let number = |name: &str, or: u64| {
-        let text = std::env::var_os(name).and_then(|text| text.into_string().ok());
-        text.and_then(|text| text.parse().ok()).unwrap_or(or)
-    };
-    let (steps, seed) = (number("SUBLET_STEPS", 1_000_000), number("SUBLET_SEED", 1));
+    let (steps, seed) = (asked("SUBLET_STEPS"), asked("SUBLET_SEED"));
+    let (steps, seed) = (steps.unwrap_or(1_000_000), seed.unwrap_or(1));
     let (mut done, mut bound, mut rolled_back) = (0, 0, 0);
     let mut at = seed;
     while done < steps {

@@ -2,12 +2,15 @@
 //! and completions, and all that the demonstration needs.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use sublet_e2e::eventually;
 use sublet_e2e::one_machine::{Machine, Running, mib};
+
+use crate::chart::repository;
 
 /// A card of another size than the demonstration's.
 const SPEC: &str = "1x8GiB,context=0MiB";
@@ -21,6 +24,26 @@ assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0) == 0
 print(size.value)
 ";
+
+/// The lines of the picture of the demonstration, without numbers.
+fn drawn(picture: &str) -> Vec<String> {
+    let texts = picture.lines().filter(|line| line.starts_with("<text "));
+    let texts = texts.filter_map(|line| line.strip_suffix("</text>")?.split_once('>'));
+    let plain = |text: &str| {
+        let text = text.replace("&lt;", "<").replace("&gt;", ">");
+        text.replace("&amp;", "&")
+    };
+    texts.map(|(_, text)| masked(&plain(text))).collect()
+}
+
+/// A line without the numbers, and with single blanks: those of processes and jobs are others each time.
+fn masked(line: &str) -> String {
+    let words = line.split_whitespace().map(|word| {
+        let parts: Vec<&str> = word.split(|c: char| c.is_ascii_digit()).collect();
+        parts.concat()
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
 
 /// The wheel in an environment of its own.
 struct Installed {
@@ -109,7 +132,9 @@ fn its_demonstration_needs_nothing_else() -> Result<()> {
     let Some(installed) = Installed::new()? else {
         return Ok(());
     };
-    let demo = Running::start(&mut installed.sublet(&["demo"]))?;
+    let mut demo = installed.sublet(&["demo"]);
+    // As people type it: the commands that it shows begin so.
+    let demo = Running::start(demo.arg0("sublet"))?;
     let jobs = || {
         let mut jobs = installed.sublet(&["ps", "--fake-gpu", "2x16GiB", "-o", "json"]);
         Running::start(&mut jobs)?.end()?.document()
@@ -134,6 +159,13 @@ fn its_demonstration_needs_nothing_else() -> Result<()> {
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
+    let picture = fs::read_to_string(repository().join("docs/demo.svg"))?;
+    let lines = first.lines.iter().map(|line| masked(line));
+    assert_eq!(
+        drawn(&picture),
+        lines.collect::<Vec<_>>(),
+        "draw it anew: cargo xtask demo --record docs/demo.svg"
+    );
     // What it types can be typed.
     let help = Running::start(&mut installed.sublet(&["workload", "--help"]))?.end()?;
     assert_eq!(help.code, Some(0), "{help:?}");

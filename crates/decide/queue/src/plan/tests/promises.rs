@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sublet_model::Class;
 
 use super::properties::{any_world, entitlements, fits, in_quota, reasons, used};
-use crate::test_cluster::{GPU, TestCluster};
+use crate::test_cluster::{GPU, TestCluster, asked};
 use crate::{Group, QueueDecision, QueueReason, QueueVictim};
 
 const HOUR: u64 = 60 * 60 * 1000;
@@ -100,8 +100,15 @@ fn has_victims(cluster: &TestCluster, name: &str, entitlements: &BTreeMap<String
     })
 }
 
+/// Worlds of each property; `cargo xtask soak plans` says how many plans all of them make together.
+fn cases() -> u32 {
+    // A world is quiet after some thirty plans, and there are three properties.
+    let many = |steps: u64| u32::try_from(steps / 90).unwrap_or(u32::MAX);
+    asked("SUBLET_STEPS").map_or(150, many)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// After a while nothing is decided any more. Until then no guaranteed group goes twice for
     /// another quota but a gang that no node could hold, and that one not for ever.
