@@ -108,22 +108,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let documents = [license, others, bill];
     image::pack(&place, &documents, &out.join(image_name()))?;
     let [license, others, bill] = documents;
-    let effort = match arguments.quick {
-        true => Effort::Little,
-        false => Effort::Best,
-    };
     let (installed, wheel) = (describe(&place, &out)?, out.join(wheel::file_name()));
-    wheel::pack(
-        &place,
-        (&[license, others], &bill),
-        &installed,
-        &wheel,
-        effort,
-    )?;
-    let mut files = vec![SUBLET.to_owned(), OTHERS.to_owned(), bill_name()];
-    files.extend([image_name(), wheel::file_name()]);
-    if !arguments.quick {
-        files.push(pack(&out)?);
+    let texts = (&[license, others][..], &*bill);
+    let mut files = vec![
+        SUBLET.to_owned(),
+        OTHERS.to_owned(),
+        bill_name(),
+        image_name(),
+    ];
+    match (arguments.quick, pip::check()) {
+        // The linker has asked for it.
+        (false, _) => {
+            wheel::pack(&place, texts, &installed, &wheel, Effort::Best)?;
+            files.extend([wheel::file_name(), pack(&out)?]);
+        }
+        (true, Ok(())) => {
+            wheel::pack(&place, texts, &installed, &wheel, Effort::Little)?;
+            files.push(wheel::file_name());
+        }
+        (true, Err(reason)) => heading(&format!("no wheel: {reason:#}")),
     }
     sums(&out, &files)?;
     if let Some(key) = &arguments.sign {

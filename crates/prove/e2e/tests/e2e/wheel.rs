@@ -62,23 +62,19 @@ impl Installed {
             return Ok(None);
         };
         let venv = machine.path().join("venv");
-        let mut make = Command::new("python3");
-        make.args(["-m", "venv", "--without-pip"]).arg(&venv);
-        let mut has_pip = Command::new("python3");
-        has_pip.args(["-m", "pip", "--version"]);
-        for mut command in [make, has_pip] {
-            if !command.output().is_ok_and(|output| output.status.success()) {
-                println!(
-                    "skipped: `{command:?}` fails; Debian's python3-pip and python3-venv help"
-                );
-                return Ok(None);
-            }
-        }
         let folder = file.parent().context("it lies in no folder")?;
         let wheels = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         let mut wheels = wheels.filter(|path| path.extension().is_some_and(|end| end == "whl"));
-        let wheel = wheels.next();
-        let wheel = wheel.with_context(|| format!("no wheel in {}", folder.display()))?;
+        let Some(wheel) = wheels.next() else {
+            // The same reason as that for which there are no headers, which come by pip too.
+            let reason = std::env::var("SUBLET_HEADERS_SKIP");
+            println!("skipped: {}", reason.context("no wheel, and no reason")?);
+            return Ok(None);
+        };
+        let mut make = Command::new("python3");
+        make.args(["-m", "venv", "--without-pip"]).arg(&venv);
+        let made = Running::start(&mut make)?.end()?;
+        ensure!(made.code == Some(0), "{made:?}");
         let mut install = Command::new("python3");
         install
             .args(["-m", "pip", "--disable-pip-version-check", "--python"])
