@@ -175,11 +175,6 @@ impl FencedWriter {
             .inc();
     }
 
-    /// Time to wait before more is decided, because writes come faster than they may.
-    pub(crate) fn pause(&self) -> Duration {
-        self.pace.as_deref().map_or(Duration::ZERO, Pace::pause)
-    }
-
     /// Sends a write, if this tenure still may.
     pub(crate) async fn write(&self, write: &Write) -> Result<(), Undone> {
         if let Some(pace) = &self.pace {

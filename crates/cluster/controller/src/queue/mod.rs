@@ -142,17 +142,16 @@ impl QueueKeeper {
             let look = || self.look(&ledger, reign, room, &mut memory, names);
             let round = tokio::task::block_in_place(look);
             let (again, took) = (round.again(), began.elapsed());
-            let is_quiet = round.steps.is_empty();
+            let rest = match round.steps.is_empty() {
+                true => RESTS * took,
+                false => took.min(STRIDE),
+            };
             // Releases go before reports.
             writer.decided();
             let is_done = self
                 .carry_out(round.steps, writer, &ledger, &mut memory)
                 .await;
             reporter.tell(round.report);
-            let rest = match is_quiet {
-                true => RESTS * took,
-                false => took.min(STRIDE).max(writer.pause()),
-            };
             let rested = tokio::time::Instant::now() + rest;
             failures = if is_done {
                 0
