@@ -160,8 +160,8 @@ pub(crate) enum Undone {
     /// The API server refused this write, or did not answer.
     #[error("the write of {0}: {1}")]
     Unwritten(String, WriteError),
-    /// Somebody else may write now.
-    #[error("this process leads no more")]
+    /// Somebody else may write now, or the Lease is renewed late.
+    #[error("this process may not write now")]
     Deposed,
 }
 

@@ -311,8 +311,8 @@ impl Election {
     fn written(&mut self, sent: Instant, answer: &Result<u64, WriteError>) {
         match answer {
             Ok(version) => {
-                // One that was late is still there: nobody else has been found to hold the Lease, and
-                // nobody else writes that this process does.
+                // One that was late goes on: the Lease was its own when it was read just before, and
+                // nobody else gives it to this process.
                 let old = self.tenure;
                 if old.is_none() {
                     self.tenures += 1;

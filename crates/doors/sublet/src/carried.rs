@@ -1,7 +1,7 @@
-//! The libraries inside this executable, and the demonstration's programs, if it was built with the feature `carry`. Then one file is
-//! the whole product. `cargo xtask release` builds it so, and names the folder of the libraries in
-//! `SUBLET_CARRY`. Without the feature the libraries are looked for beside the executable, where
-//! `cargo build` leaves them. `sublet_arbiter::libraries` gives them to programs.
+//! The libraries inside this executable, and the demonstration's programs, if it was built with the
+//! feature `carry`. Then one file is the whole product. `cargo xtask release` builds it so, and names
+//! the folder of the libraries in `SUBLET_CARRY`. Without the feature they are looked for beside the
+//! executable, where `cargo build` leaves them. `sublet_arbiter::libraries` gives them to programs.
 
 use sublet_arbiter::libraries::Carried;
 
