@@ -108,7 +108,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let documents = [license, others, bill];
     image::pack(&place, &documents, &out.join(image_name()))?;
     let [license, others, bill] = documents;
-    let (installed, wheel) = (describe(&place, &out)?, out.join(wheel::file_name()));
+    // Not in `out`: that may be a folder with a `share` of the user's own.
+    let work = tempfile::tempdir().context("make a folder for the man pages")?;
+    let installed = describe(&place, work.path())?;
+    let wheel = out.join(wheel::file_name());
     let texts = (&[license, others][..], &*bill);
     let mut files = vec![
         SUBLET.to_owned(),
@@ -120,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         // The linker has asked for it.
         (false, _) => {
             wheel::pack(&place, texts, &installed, &wheel, Effort::Best)?;
-            files.extend([wheel::file_name(), pack(&out)?]);
+            files.extend([wheel::file_name(), pack(&out, work.path())?]);
         }
         (true, Ok(())) => {
             wheel::pack(&place, texts, &installed, &wheel, Effort::Little)?;
@@ -216,13 +219,10 @@ fn version() -> Result<String> {
     Ok(format!("{version} ({commit}{changed})"))
 }
 
-/// Has the program write its man pages and completion scripts, into the folder `share`, which is of
-/// the form of `/usr/share`.
-fn describe(place: &Path, out: &Path) -> Result<Vec<Installed>> {
-    let share = out.join(SHARE);
-    if share.exists() {
-        fs::remove_dir_all(&share).with_context(|| format!("remove {}", share.display()))?;
-    }
+/// Has the program write its man pages and completion scripts into an empty folder, below `share`,
+/// which is of the form of `/usr/share`.
+fn describe(place: &Path, work: &Path) -> Result<Vec<Installed>> {
+    let share = work.join(SHARE);
     let man = share.join("man/man1");
     fs::create_dir_all(&man).with_context(|| format!("make {}", man.display()))?;
     // A script calls the program by the name by which it was called.
@@ -245,7 +245,7 @@ fn describe(place: &Path, out: &Path) -> Result<Vec<Installed>> {
     list(&share, &mut files)?;
     files.sort();
     let installed = |file: PathBuf| {
-        let below = file.strip_prefix(out)?.to_string_lossy().into_owned();
+        let below = file.strip_prefix(work)?.to_string_lossy().into_owned();
         Ok(Installed { place: below, file })
     };
     files.into_iter().map(installed).collect()
@@ -291,23 +291,26 @@ fn image_name() -> String {
     format!("sublet-{}-x86_64.oci.tar", env!("CARGO_PKG_VERSION"))
 }
 
-/// Packs the archive, and returns its name.
-fn pack(out: &Path) -> Result<String> {
+/// Packs the archive, and returns its name. `work`: the folder with what describes the program.
+fn pack(out: &Path, work: &Path) -> Result<String> {
     let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
     // The same files make the same archive, whoever packs them, and when.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--file", &archive])
         .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, SHARE, OTHERS])
+        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, OTHERS])
         .args([&bill_name(), "--directory"])
+        .arg(work)
+        .args([SHARE, "--directory"])
         .arg(repository()?)
         .arg(LICENSE);
     run_command(tar.current_dir(out))?;
     Ok(archive)
 }
 
-/// Writes the sums of these files.
+/// Writes the sums of these files. An older signature is of other sums.
 fn sums(out: &Path, files: &[String]) -> Result<()> {
+    let _absent = fs::remove_file(out.join(SIGNATURE));
     let output = Command::new("sha256sum")
         .args(files)
         .current_dir(out)
@@ -321,8 +324,6 @@ fn sums(out: &Path, files: &[String]) -> Result<()> {
 
 /// Signs the sums, and by them everything. (`PROTOCOL.sshsig` of OpenSSH.)
 fn sign(out: &Path, key: &Path) -> Result<()> {
-    // It asks before it writes over an older one.
-    let _absent = fs::remove_file(out.join(SIGNATURE));
     let mut sign = Command::new("ssh-keygen");
     sign.args(["-Y", "sign", "-n", SUBLET, "-f"])
         .arg(key)

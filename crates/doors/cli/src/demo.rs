@@ -243,7 +243,7 @@ impl Demo {
         self.asked(&["top", "--once"])
     }
 
-    /// What a command of this program prints about the fake machine.
+    /// Output of a command of this program about the fake machine.
     fn asked(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.sublet);
         command.args(words).args(["--fake-gpu", MACHINE]);
