@@ -34,8 +34,9 @@ fn reference() -> String {
     format!("sublet.dev/sublet:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Makes the archive of that program, with its licences and the list of its contents.
-pub(crate) fn pack(sublet: &Path, documents: &[PathBuf], archive: &Path) -> Result<()> {
+/// Makes the archive of that program, with its licences and the list of its contents. Returns the
+/// image's digest, by which a registry has it too.
+pub(crate) fn pack(sublet: &Path, documents: &[PathBuf], archive: &Path) -> Result<String> {
     let work = tempfile::tempdir().context("make a folder for the image")?;
     let (base, own) = (work.path().join("base"), work.path().join("own"));
     for library in c_library(sublet)? {
@@ -49,8 +50,9 @@ pub(crate) fn pack(sublet: &Path, documents: &[PathBuf], archive: &Path) -> Resu
     }
     let layout = Layout::new(work.path().join("image"))?;
     let layers = [layout.layer(&base)?, layout.layer(&own)?];
-    layout.finish(&layers)?;
-    tar(archive, &layout.0)
+    let digest = layout.finish(&layers)?;
+    tar(archive, &layout.0)?;
+    Ok(digest)
 }
 
 /// Libraries that the program is loaded with, and further ones of the driver's libraries.
@@ -133,7 +135,7 @@ impl Layout {
         self.keep(&file)
     }
 
-    fn finish(&self, layers: &[Blob]) -> Result<()> {
+    fn finish(&self, layers: &[Blob]) -> Result<String> {
         let config = self.json(&configuration(layers))?;
         let layers = layers.iter().map(|layer| layer.describe("layer.v1.tar"));
         let manifest = self.json(&json!({
@@ -153,7 +155,7 @@ impl Layout {
             "manifests": [described],
         });
         fs::write(self.0.join("index.json"), index.to_string())?;
-        Ok(())
+        Ok(manifest.digest)
     }
 }
 
@@ -208,8 +210,8 @@ mod tests {
         let make = |name: &str| {
             let archive = work.path().join(name);
             let license = crate::setup::repository().unwrap().join("LICENSE");
-            pack(&program, &[license], &archive).unwrap();
-            fs::read(archive).unwrap()
+            let digest = pack(&program, &[license], &archive).unwrap();
+            (digest, fs::read(archive).unwrap())
         };
         assert!(
             make("a.tar") == make("b.tar"),
@@ -229,6 +231,7 @@ mod tests {
         };
         let json = |bytes: Vec<u8>| serde_json::from_slice::<Value>(&bytes).unwrap();
         let index = json(fs::read(unpacked.join("index.json")).unwrap());
+        assert_eq!(index["manifests"][0]["digest"], make("a.tar").0);
         let manifest = json(read(&index["manifests"][0]["digest"]));
         let config = json(read(&manifest["config"]["digest"]));
         let layers = manifest["layers"].as_array().unwrap();

@@ -24,6 +24,7 @@ mod chart;
 mod clients;
 mod contents;
 mod control_plane;
+mod debian;
 mod demo;
 mod driver_tables;
 mod end_to_end;

@@ -18,10 +18,11 @@ use crate::screen::{heading, time};
 use crate::setup::{cargo, product, program, repository, run as run_command};
 use crate::step::Step;
 use crate::wheel::{self, Effort, Installed};
-use crate::{contents, image, libraries, linker};
+use crate::{chart, contents, debian, image, libraries, linker};
 
-/// The licence, and those of the packages of others.
+/// The licence, the word of whose the parts are, and the licences of the packages of others.
 const LICENSE: &str = "LICENSE";
+const NOTICE: &str = "NOTICE";
 const OTHERS: &str = "THIRD-PARTY-LICENSES";
 
 /// Sums of what is handed out, and their signature.
@@ -31,9 +32,17 @@ const SIGNATURE: &str = "SHA256SUMS.sig";
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
 
-/// Variable that names the libraries' folder to the product's build:
-/// crates/doors/sublet/src/carried.rs.
+/// Variable that names the folder of the packed libraries to the product's build:
+/// crates/doors/sublet/src/carried.rs, which has their names too.
 const CARRY: &str = "SUBLET_CARRY";
+const CARRIED: [&str; 6] = [
+    "libsublet_cuda.so",
+    "libsublet_nvml.so",
+    "libsublet_preload.so",
+    "libsublet_fakecuda.so",
+    "libsublet_fakenvml.so",
+    "sublet-workload",
+];
 
 /// Variable with the version that it says, with commit and date: crates/doors/sublet/src/main.rs.
 const BUILD: &str = "SUBLET_BUILD";
@@ -50,8 +59,10 @@ const BUILD: &str = "SUBLET_BUILD";
 It writes
   sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
   sublet-VERSION-….whl            the same as a Python wheel, for pip and uv
+  sublet_VERSION_amd64.deb        the same as a package of Debian and Ubuntu
   sublet-VERSION-x86_64.tar.gz    the same with licence, man pages and completions, for sending
   sublet-VERSION-x86_64.oci.tar   the same as an image, for a registry (an OCI archive)
+  sublet-VERSION.tgz              the Helm chart, which names this image by its digest
   THIRD-PARTY-LICENSES            of the packages that are compiled into it; in each of the above
   sublet-VERSION.cdx.json         the same packages for programs (CycloneDX); in each of the above
   SHA256SUMS, SHA256SUMS.sig      of all, for `sha256sum --check`, and their signature (ssh-keygen -Y)
@@ -100,25 +111,37 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     heading("3/3 packing (10 s)");
     let packages = contents::packages()?;
-    let license = repository()?.join(LICENSE);
+    let (license, notice) = (repository()?.join(LICENSE), repository()?.join(NOTICE));
     let others = out.join(OTHERS);
     let bill = out.join(bill_name());
     put_text(&others, &contents::licenses(&packages))?;
     put_text(&bill, &contents::bill_of_materials(&packages))?;
-    let documents = [license, others, bill];
-    image::pack(&place, &documents, &out.join(image_name()))?;
-    let [license, others, bill] = documents;
+    let documents = [license, notice, others, bill];
+    let digest = image::pack(&place, &documents, &out.join(image_name()))?;
+    chart::pack(&digest, &out.join(chart::file_name()))?;
     // Not in `out`: that may be a folder with a `share` of the user's own.
     let work = tempfile::tempdir().context("make a folder for the man pages")?;
     let installed = describe(&place, work.path())?;
-    let wheel = out.join(wheel::file_name());
-    let texts = (&[license, others][..], &*bill);
     let mut files = vec![
         SUBLET.to_owned(),
         OTHERS.to_owned(),
         bill_name(),
         image_name(),
+        chart::file_name(),
     ];
+    let [license, notice, others, bill] = documents;
+    match debian::is_possible() {
+        true => {
+            let package = out.join(debian::file_name());
+            let documents = [notice.clone(), others.clone(), bill.clone()];
+            debian::pack(&place, &installed, &documents, moment()?, &package)?;
+            debian::judge(&package)?;
+            files.push(debian::file_name());
+        }
+        false => heading("no package of Debian: there is no dpkg-deb"),
+    }
+    let wheel = out.join(wheel::file_name());
+    let texts = (&[license, notice, others][..], &*bill);
     match (arguments.quick, pip::check()) {
         // The linker has asked for it.
         (false, _) => {
@@ -170,9 +193,10 @@ fn portable(place: &Path) -> Result<()> {
     heading(&format!(
         "2/3 sublet around them, for glibc {FLOOR}, optimised (4 to 8 min cold)"
     ));
+    let carried = carried(&folder, "-9")?;
     let mut build = linker::build()?;
     build.args(["--package", SUBLET, "--features", "sublet/carry"]);
-    run_command(build.env(CARRY, &folder).env(BUILD, version()?))?;
+    run_command(build.env(CARRY, carried).env(BUILD, version()?))?;
     let built = folder.join(SUBLET);
     libraries::check(&built)?;
     put(&built, place)
@@ -191,25 +215,39 @@ fn quick(place: &Path) -> Result<()> {
         product().as_slice(),
     ]
     .concat();
+    let carried = carried(folder, "-1")?;
     let mut around = cargo(&carry)?;
-    run_command(around.env(CARRY, folder).env(BUILD, version()?))?;
+    run_command(around.env(CARRY, carried).env(BUILD, version()?))?;
     put(&built, place)?;
     // The next `cargo build` puts the plain one there again, whose libraries are those beside
     // it, as people who change them expect.
     fs::remove_file(&built).with_context(|| format!("remove {}", built.display()))
 }
 
+/// Packs the libraries of a folder into one below it, as the one file carries them, and returns that.
+/// A file whose packed bytes stay the same is left alone, so that cargo does not build again.
+fn carried(folder: &Path, effort: &str) -> Result<PathBuf> {
+    let packed = folder.join("carried");
+    fs::create_dir_all(&packed).with_context(|| format!("make {}", packed.display()))?;
+    for name in CARRIED {
+        let mut gzip = Command::new("gzip");
+        gzip.args([effort, "--no-name", "--stdout"])
+            .arg(folder.join(name));
+        let output = gzip.output().context("run gzip")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "gzip: {errors}");
+        let to = packed.join(format!("{name}.gz"));
+        if fs::read(&to).is_ok_and(|before| before == output.stdout) {
+            continue;
+        }
+        fs::write(&to, output.stdout).with_context(|| format!("write {}", to.display()))?;
+    }
+    Ok(packed)
+}
+
 /// The version, with the commit and its date where the repository knows them.
 fn version() -> Result<String> {
     let version = env!("CARGO_PKG_VERSION");
-    let git = |words: &[&str]| -> Result<Option<String>> {
-        let output = Command::new("git")
-            .args(words)
-            .current_dir(repository()?)
-            .output();
-        let said = output.ok().filter(|output| output.status.success());
-        Ok(said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
-    };
     let Some(commit) = git(&["log", "-1", "--format=%h, %cs"])? else {
         return Ok(version.to_owned());
     };
@@ -217,6 +255,24 @@ fn version() -> Result<String> {
     let changed = changed.is_some_and(|files| !files.is_empty());
     let changed = if changed { ", changed" } else { "" };
     Ok(format!("{version} ({commit}{changed})"))
+}
+
+/// The moment of the commit, in seconds since 1970; 0 where the repository does not know it.
+fn moment() -> Result<i64> {
+    let said = git(&["log", "-1", "--format=%ct"])?;
+    said.map_or(Ok(0), |moment| {
+        moment.parse().context("the moment of the commit")
+    })
+}
+
+/// The answer of git about this repository; none where there is no git, or this is no clone.
+fn git(words: &[&str]) -> Result<Option<String>> {
+    let output = Command::new("git")
+        .args(words)
+        .current_dir(repository()?)
+        .output();
+    let said = output.ok().filter(|output| output.status.success());
+    Ok(said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
 }
 
 /// Has the program write its man pages and completion scripts into an empty folder, below `share`,
@@ -262,7 +318,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// All files below a folder.
-fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
@@ -303,7 +359,7 @@ fn pack(out: &Path, work: &Path) -> Result<String> {
         .arg(work)
         .args([SHARE, "--directory"])
         .arg(repository()?)
-        .arg(LICENSE);
+        .args([LICENSE, NOTICE]);
     run_command(tar.current_dir(out))?;
     Ok(archive)
 }

@@ -1,6 +1,6 @@
 //! The libraries inside this executable, and the demonstration's programs, if it was built with the
 //! feature `carry`. Then one file is the whole product. `cargo xtask release` builds it so, and names
-//! the folder of the libraries in `SUBLET_CARRY`. Without the feature they are looked for beside the
+//! the folder of the packed libraries in `SUBLET_CARRY`. Without the feature they are looked for beside the
 //! executable, where `cargo build` leaves them. `sublet_arbiter::libraries` gives them to programs.
 
 use sublet_arbiter::libraries::Carried;
@@ -16,10 +16,11 @@ pub(crate) static CARRIED: Option<Carried> = {
                 env!(
                     "SUBLET_CARRY",
                     "the feature `carry` wants the absolute path of the folder with the \
-                     libraries in SUBLET_CARRY; `cargo xtask release` does all of it"
+                     packed libraries in SUBLET_CARRY; `cargo xtask release` does all of it"
                 ),
                 "/",
-                $name
+                $name,
+                ".gz"
             ))
         };
     }

@@ -1,26 +1,28 @@
-//! Our libraries under the names that programs load, and the demonstration's programs. They come from inside the executable, or
-//! from files where they were built or installed, and are copied to a folder named after their
-//! contents. A file that a process has mapped is never written to: other contents are another
+//! Our libraries under the names that programs load, and the demonstration's programs. They come
+//! from inside the executable, or from files where they were built or installed, and are copied to
+//! a folder named after their contents. A file that a process has mapped is never written to: other contents are another
 //! folder, and a file appears complete or not at all. `sublet run` and the node agent use the
 //! module and choose these folders.
 //!
-//! [`folder`] makes one and repairs it, [`unused`] decides when one may go.
+//! [`folder`] makes one and repairs it, [`unused`] decides when one may go, [`content`] is what a file
+//! has in it.
 
+mod content;
 mod folder;
 mod unused;
 
-use std::borrow::Cow;
 use std::hash::Hasher;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use content::Content;
 use folder::{Contents, HeldFolder};
 
 /// The file name of our wrapper of `dlopen`, by which an outer job's preloads are known.
 pub const PRELOAD: &str = "libsublet_preload.so";
 
-/// The libraries inside an executable.
+/// The libraries inside an executable, each packed by gzip.
 #[derive(Debug)]
 pub struct Carried {
     /// `libsublet_cuda.so`.
@@ -155,15 +157,15 @@ impl LibrarySource {
         LibrarySource::Folders(folders)
     }
 
-    fn read(&self, part: &Part) -> Result<Cow<'static, [u8]>, LibraryError> {
+    fn read(&self, part: &Part) -> Result<Content<'static>, LibraryError> {
         let folders = match self {
-            LibrarySource::Carried(all) => return Ok((part.carried)(all).into()),
+            LibrarySource::Carried(all) => return Ok(Content::Packed((part.carried)(all))),
             LibrarySource::Folders(folders) => folders,
         };
         for folder in folders {
             let file = folder.join(part.built);
             match std::fs::read(&file) {
-                Ok(contents) => return Ok(contents.into()),
+                Ok(contents) => return Ok(Content::Plain(contents.into())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => return Err(LibraryError::Unreadable { file, cause }),
             }
@@ -266,7 +268,7 @@ impl Store {
             contents.push((part.loaded, self.source.read(part)?));
         }
         for (file, bytes) in more {
-            contents.push((*file, bytes.into()));
+            contents.push((*file, Content::plain(bytes)));
         }
         let name = format!("{name}-{:016x}", digest(&contents));
         let mut refused = Vec::new();
@@ -289,7 +291,8 @@ impl Store {
 /// change with the toolchain.
 fn digest(contents: &Contents<'_>) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
-    for (name, bytes) in contents {
+    for (name, content) in contents {
+        let bytes = content.mark();
         hasher.write(name.as_bytes());
         hasher.write_u64(bytes.len() as u64);
         hasher.write(bytes);

@@ -13,8 +13,10 @@ use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
 
+use super::content::Content;
+
 /// Names of files, and their contents.
-pub(super) type Contents<'a> = [(&'a str, Cow<'a, [u8]>)];
+pub(super) type Contents<'a> = [(&'a str, Content<'a>)];
 
 /// A folder that is not removed while this lives.
 #[derive(Debug)]
@@ -130,8 +132,8 @@ fn write(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
     let _absent = fs::remove_dir_all(&draft);
     fs::create_dir(&draft)?;
     let written = (|| {
-        for (name, bytes) in contents {
-            write_file(&draft.join(name), bytes)?;
+        for (name, content) in contents {
+            write_file(&draft.join(name), content)?;
         }
         // Whatever the mask of new files is: a container's processes have any user.
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
@@ -150,31 +152,31 @@ fn write(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
 /// Puts every file back that differs from the written one. A file that a process has mapped
 /// keeps its contents: the new file is another one, of the same name.
 fn repair(folder: &Path, contents: &Contents<'_>) -> io::Result<()> {
-    for (name, bytes) in contents {
+    for (name, content) in contents {
         let file = folder.join(name);
-        if is_complete(&file, bytes) {
+        if is_complete(&file, content) {
             continue;
         }
         let draft = draft_of(&file);
-        let written = write_file(&draft, bytes).and_then(|()| fs::rename(&draft, &file));
+        let written = write_file(&draft, content).and_then(|()| fs::rename(&draft, &file));
         match written {
             // Somebody else was at it, too.
-            Err(_) if is_complete(&file, bytes) => {}
+            Err(_) if is_complete(&file, content) => {}
             written => written?,
         }
     }
     Ok(())
 }
 
-/// True if every user can load it and it has exactly these bytes.
-fn is_complete(file: &Path, bytes: &[u8]) -> bool {
+/// True if every user can load it and it has exactly this content.
+fn is_complete(file: &Path, content: &Content<'_>) -> bool {
     let about = file.symlink_metadata();
     about.is_ok_and(|about| about.is_file() && about.mode() & 0o555 == 0o555)
-        && fs::read(file).is_ok_and(|found| found == bytes)
+        && fs::read(file).is_ok_and(|found| content.is(&found))
 }
 
-fn write_file(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::write(file, bytes)?;
+fn write_file(file: &Path, content: &Content<'_>) -> io::Result<()> {
+    fs::write(file, content.bytes()?)?;
     fs::set_permissions(file, fs::Permissions::from_mode(0o555))
 }
 
@@ -189,8 +191,8 @@ pub(super) fn draft_of(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    const CONTENTS: [(&str, Cow<'static, [u8]>); 2] =
-        [("a", Cow::Borrowed(b"one")), ("b", Cow::Borrowed(b"two"))];
+    const CONTENTS: [(&str, Content<'static>); 2] =
+        [("a", Content::plain(b"one")), ("b", Content::plain(b"two"))];
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -234,7 +236,10 @@ mod tests {
             damage(&a);
             let was = io::read_to_string(&mut old).unwrap();
             publish(base.path(), "sublet-1", &CONTENTS).unwrap();
-            assert!(is_complete(&a, b"one") && is_complete(&b, b"two"));
+            assert!(
+                is_complete(&a, &Content::plain(b"one"))
+                    && is_complete(&b, &Content::plain(b"two"))
+            );
             assert_eq!(b.metadata().unwrap().ino(), untouched);
             assert_ne!(old.metadata().unwrap().ino(), a.metadata().unwrap().ino());
             io::Seek::rewind(&mut old).unwrap();
@@ -247,7 +252,7 @@ mod tests {
     fn half_a_folder_never_has_its_name() {
         let base = tempfile::tempdir().unwrap();
         // A name that cannot be a file's is found out after the first file.
-        let broken = [CONTENTS[0].clone(), ("no/file", Cow::Borrowed(&b"x"[..]))];
+        let broken = [CONTENTS[0].clone(), ("no/file", Content::plain(b"x"))];
         let why = publish(base.path(), "sublet-1", &broken).unwrap_err();
         assert!(why.starts_with("cannot write there: "), "{why}");
         assert_eq!(names(base.path()), [""; 0]);

@@ -1,7 +1,11 @@
 //! The store as both doors use it, with libraries that are words.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::time::{Duration, Instant, SystemTime};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use super::*;
 
@@ -19,14 +23,23 @@ fn built(folder: &Path, contents: &str) {
     }
 }
 
-static CARRIED: Carried = Carried {
-    cuda: b"inside cuda",
-    nvml: b"inside nvml",
-    preload: b"inside preload",
-    fake_cuda: b"inside fakecuda",
-    fake_nvml: b"inside fakenvml",
-    workload: b"inside workload",
-};
+/// Words packed as a release packs libraries.
+fn packed(words: &str) -> &'static [u8] {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+    packer.write_all(words.as_bytes()).unwrap();
+    packer.finish().unwrap().leak()
+}
+
+fn carried() -> &'static Carried {
+    Box::leak(Box::new(Carried {
+        cuda: packed("inside cuda"),
+        nvml: packed("inside nvml"),
+        preload: packed("inside preload"),
+        fake_cuda: packed("inside fakecuda"),
+        fake_nvml: packed("inside fakenvml"),
+        workload: packed("inside workload"),
+    }))
+}
 
 fn text(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap()
@@ -69,7 +82,7 @@ fn an_executable_that_carries_its_libraries_uses_those() {
         if let Some(words) = beside {
             built(&bin, words);
         }
-        let source = LibrarySource::of(&bin.join("sublet"), Some(&CARRIED));
+        let source = LibrarySource::of(&bin.join("sublet"), Some(carried()));
         let store = Store::new(source, vec![run.join("libraries")]);
         let found = store.interposer_with(&[("list", "names".into())]).unwrap();
         assert_eq!(text(&found.cuda), "inside cuda", "{round}");
@@ -124,7 +137,7 @@ fn a_folder_that_cannot_be_used_is_passed_over() {
 #[test]
 fn a_folder_that_cannot_be_written_is_told_with_the_reason() {
     let store = Store::new(
-        LibrarySource::Carried(&CARRIED),
+        LibrarySource::Carried(carried()),
         vec![PathBuf::from("/sys/sublet/libraries")],
     );
     let error = store.interposer().unwrap_err().to_string();

@@ -174,16 +174,16 @@ fn may_be_a_job_s(process: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
     use std::process::{Child, Command, Stdio};
     use std::time::Instant;
 
+    use super::super::content::Content;
     use super::super::folder::publish;
     use super::*;
 
     /// A folder with a library, of that age.
     fn aged(target: &Path, name: &str, age: Duration) -> PathBuf {
-        let contents = [("libcuda.so.1", Cow::Borrowed(name.as_bytes()))];
+        let contents = [("libcuda.so.1", Content::plain(name.as_bytes()))];
         let held = publish(target, name, &contents).unwrap();
         let folder = held.folder().to_owned();
         age_of(&folder, age);
@@ -281,7 +281,7 @@ mod tests {
             return;
         }
         let base = tempfile::tempdir().unwrap();
-        let contents = [("libcuda.so.1", Cow::Borrowed(&b"x"[..]))];
+        let contents = [("libcuda.so.1", Content::plain(b"x"))];
         let held = publish(base.path(), "sublet-1", &contents).unwrap();
         let folder = held.folder().to_owned();
         age_of(&folder, 2 * REST);
@@ -320,7 +320,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let target = base.path().join("libraries");
         let program = fs::read("/bin/sleep").unwrap();
-        let contents = [("libcuda.so.1", Cow::Borrowed(&*program))];
+        let contents = [("libcuda.so.1", Content::plain(&program))];
         let held = publish(&target, "sublet-1", &contents).unwrap();
         let folder = held.folder().to_owned();
         drop(held);

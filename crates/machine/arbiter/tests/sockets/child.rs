@@ -1,6 +1,7 @@
 //! A process of a job: this executable started again, with a socket to connect to and
 //! commands on its standard input.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,10 +42,10 @@ pub(crate) struct Process {
 /// The test that a child runs.
 const TEST: &str = "child::a_child_does_what_it_is_told";
 
-fn command(socket: &Path) -> Command {
+fn command(socket: &Path, test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", TEST, "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -54,12 +55,17 @@ fn command(socket: &Path) -> Command {
 
 impl Process {
     pub(crate) fn start(socket: &Path) -> Process {
-        Process::of(command(socket))
+        Process::start_as(socket, TEST)
+    }
+
+    /// A child that is this test, which serves like the one below.
+    pub(crate) fn start_as(socket: &Path, test: &str) -> Process {
+        Process::of(command(socket, test))
     }
 
     /// Starts a child outside any job: its parent has ended.
     pub(crate) fn start_orphan(socket: &Path) -> Process {
-        let own = command(socket);
+        let own = command(socket, TEST);
         let mut shell = Command::new("sh");
         // The shell's background process would read from /dev/null; file 3 keeps ours.
         shell
@@ -134,7 +140,7 @@ impl Drop for Process {
 
 #[test]
 fn a_child_does_what_it_is_told() {
-    match std::env::var_os(SOCKET) {
+    match socket() {
         Some(socket) => Guest::default().serve(Path::new(&socket)),
         None => {
             let mut child = Process::start(Path::new("/nowhere/tenant.sock"));
@@ -153,7 +159,12 @@ struct Guest {
     turns: turns::Turns,
 }
 
-fn say(text: &str) {
+/// The socket of a child; nothing in a test that runs by itself.
+pub(crate) fn socket() -> Option<OsString> {
+    std::env::var_os(SOCKET)
+}
+
+pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
@@ -196,7 +207,7 @@ impl Guest {
                 "thread" => start_thread(),
                 "control" => self.write_control(),
                 "exec" => {
-                    let error = command(socket)
+                    let error = command(socket, TEST)
                         .stdin(Stdio::inherit())
                         .stdout(Stdio::inherit())
                         .exec();

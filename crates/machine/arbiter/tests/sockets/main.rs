@@ -13,6 +13,7 @@ mod compute;
 mod containers;
 mod crowd;
 mod doors;
+mod first_release;
 mod host;
 mod hostile;
 mod jobs;

@@ -51,6 +51,7 @@ mod churn;
 mod controller_shell;
 mod first_scheduler;
 mod flavors;
+mod handed_out;
 mod install;
 mod interposer;
 mod known_failures;
