@@ -27,7 +27,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::runtime::{Controller, WatchStreamExt};
@@ -236,27 +236,20 @@ fn called<'a>(
         .chain(bindings.map(|webhook| &webhook.client_config))
 }
 
-/// Puts a bundle into each webhook of a configuration that lacks it, gives up the fields that this
-/// controller has applied to it, and changes nothing else; `None` if there is nothing to do.
+/// Puts a bundle into each webhook of a configuration that lacks it, and changes nothing else; `None`
+/// if none lacks it.
 fn believe<'a, K: Resource<DynamicType = ()>>(
     configuration: &K,
     webhooks: impl Iterator<Item = &'a WebhookClientConfig>,
     bundle: &str,
 ) -> Option<Write> {
-    let owners = configuration.meta().managed_fields.iter().flatten();
-    let applied = owners.enumerate().filter(|(_, owner)| is_applied(owner));
-    let applied: Vec<usize> = applied.map(|(at, _)| at).collect();
-    // From the end, since those behind move up.
-    let given_up = applied.into_iter().rev();
-    let given_up = given_up
-        .map(|at| json!({ "op": "remove", "path": format!("/metadata/managedFields/{at}") }));
     let value = ByteString(bundle.as_bytes().to_vec());
     let lacking = webhooks.enumerate().filter(|(_, one)| !trusts(one, bundle));
     let added = lacking.map(|(at, _)| {
         let path = format!("/webhooks/{at}/clientConfig/caBundle");
         json!({ "op": "add", "path": path, "value": value })
     });
-    let changes: Vec<Value> = given_up.chain(added).collect();
+    let changes: Vec<Value> = added.collect();
     if changes.is_empty() {
         return None;
     }
@@ -267,10 +260,4 @@ fn believe<'a, K: Resource<DynamicType = ()>>(
         to: ObjectAddress::of::<K>(None, &configuration.name_any()),
         act: Act::JsonPatch([vec![same], changes].concat().into()),
     })
-}
-
-/// Fields that this controller owns because it has applied them.
-fn is_applied(owner: &ManagedFieldsEntry) -> bool {
-    owner.manager.as_deref() == Some(CertificateKeeper::NAME)
-        && owner.operation.as_deref() == Some("Apply")
 }
