@@ -8,12 +8,12 @@ use sublet_model::{Class, NodeIdx, PodUid};
 
 use super::Tick;
 use super::start::Leave;
-use crate::accounts::Charge;
+use crate::accounts::{Accounts, Charge};
 use crate::least::least;
 use crate::need::Wanted;
 use crate::place::Search;
 use crate::profile::LossLimits;
-use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded};
+use crate::reclaim::{Bundle, Claimant, Evictables, Going, Rights, Running, unguarded};
 use crate::{Group, QueueReason};
 
 /// Cost of victims: is one of them guaranteed, does a group go whole, the highest priority, and the
@@ -124,21 +124,38 @@ impl Tick<'_> {
 
     /// Members that may go for this group, each as things are, the cheapest first.
     pub(super) fn offers(&mut self, claimant: Claimant<'_>) -> Vec<Rc<Bundle>> {
-        let touched = &self.touched;
+        self.ask_evictables(true, |evictables, accounts, about, spared| {
+            evictables.offers(accounts, claimant, about, spared)
+        })
+    }
+
+    /// Bundles of those that may be evicted; groups that this pass has touched are spared. `weighs`:
+    /// checkpoints, and each time before, count in what is lost.
+    pub(super) fn ask_evictables(
+        &mut self,
+        weighs: bool,
+        ask: impl FnOnce(
+            &mut Evictables,
+            &Accounts<'_>,
+            &Running<'_>,
+            &dyn Fn(usize) -> bool,
+        ) -> Vec<Rc<Bundle>>,
+    ) -> Vec<Rc<Bundle>> {
+        let mut evictables = std::mem::take(&mut self.evictables);
         let about = Running {
             groups: self.groups,
             charges: &self.charges,
             memo: self.memo,
             ledger: self.places.ledger(),
             now: self.now,
-            weighs: true,
+            weighs,
             saves_every_ms: self.rules.saves_every_ms,
             widest: self.widest,
         };
-        self.evictables
-            .offers(&self.accounts, claimant, &about, |group| {
-                touched.contains(&group)
-            })
+        let spared = |group: usize| self.touched.contains(&group);
+        let bundles = ask(&mut evictables, &self.accounts, &about, &spared);
+        self.evictables = evictables;
+        bundles
     }
 
     fn cheapest(
@@ -208,7 +225,7 @@ struct Choice<'c, 't> {
 
 impl<'c, 't> Choice<'c, 't> {
     fn new(
-        accounts: &crate::accounts::Accounts<'t>,
+        accounts: &Accounts<'t>,
         claimant: Claimant<'c>,
         offers: &'c [Rc<Bundle>],
     ) -> Choice<'c, 't> {

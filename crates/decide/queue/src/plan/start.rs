@@ -11,7 +11,7 @@ use crate::least::least;
 use crate::line::{Line, Turn};
 use crate::need::{Wanted, missing_of, together};
 use crate::place::Ground;
-use crate::reclaim::{Bundle, Claimant, Going, Rights, Running, unguarded, victims};
+use crate::reclaim::{Bundle, Claimant, Going, Rights, unguarded, victims};
 use crate::rules::runs_ms;
 use crate::{Group, MOST_MEMBERS, QueueReason};
 
@@ -280,20 +280,8 @@ impl Tick<'_> {
         (leave, reason): (Leave, QueueReason),
     ) -> Result<Vec<Rc<Bundle>>, QueueReason> {
         let group = &self.groups[at];
-        let touched = &self.touched;
-        let about = Running {
-            groups: self.groups,
-            charges: &self.charges,
-            memo: self.memo,
-            ledger: self.places.ledger(),
-            now: self.now,
-            weighs: false,
-            saves_every_ms: None,
-            widest: self.widest,
-        };
-        let evictables = &mut self.evictables;
-        let row = evictables.row(&self.accounts, claimant, &about, |group| {
-            touched.contains(&group)
+        let row = self.ask_evictables(false, |evictables, accounts, about, spared| {
+            evictables.row(accounts, claimant, about, spared)
         });
         if row.is_empty() {
             return Err(reason);
