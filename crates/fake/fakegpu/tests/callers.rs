@@ -11,7 +11,7 @@ use sublet_fakegpu::nvml;
 
 /// Callers outside of our sources, and what they were seen to call or look up. A `*` at the end
 /// stands for anything.
-const CALLERS: [(&str, &[&str]); 6] = [
+const CALLERS: [(&str, &[&str]); 7] = [
     (
         "numba",
         &[
@@ -32,6 +32,7 @@ const CALLERS: [(&str, &[&str]); 6] = [
             "cuStreamWaitEvent",
         ],
     ),
+    ("numba-cuda, by cuda-core", &["cuKernelGetAttribute"]),
     (
         "the CUDA runtime",
         &["cuGetExportTable", "cuModuleGetLoadingMode"],

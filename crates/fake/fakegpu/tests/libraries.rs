@@ -46,6 +46,17 @@ fn a_library_takes_memory_when_it_is_first_used_in_a_context() {
         let (code, kernel) = kernel_of(library, c"nothing");
         assert_eq!(code, 0);
         assert_eq!(kernel_of(library, c"other").0, 500);
+        // Its properties are those of the card that is named, and take no memory there.
+        let attribute = |attribute: u32, kernel: u64, device: i32| {
+            let mut value = 0_i32;
+            let code = cu!(cuKernelGetAttribute, &raw mut value => *mut i32,
+                attribute => u32, kernel => u64, device => i32);
+            (code, value)
+        };
+        assert_eq!(attribute(4, kernel, 0), (0, 32), "registers of a thread");
+        assert_eq!(attribute(4, kernel, 1).0, 101);
+        assert_eq!(attribute(4, 0, 0).0, 400);
+        assert_eq!(attribute(1000, kernel, 0).0, 1);
         context();
         let (free, _) = memory();
         // A launch of the kernel itself is the first use.

@@ -140,7 +140,7 @@ pub const FEATURES: [Feature; 13] = [
                     "cuFuncLoad",
                     "cuFuncSetAttribute",
                     "cuFuncSetSharedMemConfig",
-                    "cuKernel*Attribute",
+                    "cuKernelSetAttribute",
                     "cuKernelGetLibrary",
                     "cuKernelGetName",
                     "cuKernelGetParam*",

@@ -11,7 +11,14 @@ type SharedSize = extern "C" fn(i32) -> usize;
 
 functions! {
     fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) {
-        value.put(read(attribute, function)?)
+        value.put(read(attribute, &product_of(function)?)?)
+    }
+
+    fn cuKernelGetAttribute(value: Out<i32>, attribute: u32, kernel: Handle, device: i32) {
+        let session = Session::open()?;
+        session.known_kernel(kernel)?;
+        let product = session.product(session.card_of(device)?);
+        value.put(read(attribute, &product)?)
     }
 
     fn cuFuncSetCacheConfig(function: Handle, config: u32) {
@@ -39,8 +46,8 @@ functions! {
     }
 }
 
-fn read(attribute: u32, function: Handle) -> Answer<i32> {
-    let (major, minor) = product_of(function)?.capability;
+fn read(attribute: u32, product: &Product) -> Answer<i32> {
+    let (major, minor) = product.capability;
     Ok(match attribute {
         0 => 1024,
         4 => 32,

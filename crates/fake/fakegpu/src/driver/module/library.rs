@@ -112,6 +112,12 @@ impl Driver {
         self.function(module, &name)
     }
 
+    /// Fails if this is no kernel of a library.
+    pub(crate) fn known_kernel(&self, kernel: Id) -> Answer {
+        let known = self.libraries.kernels.contains_key(&kernel);
+        known.then_some(()).ok_or(Code::INVALID_HANDLE)
+    }
+
     /// The function behind what a program launches: a function, or a kernel of a library.
     pub(crate) fn launched(&mut self, handle: Id) -> Answer<Id> {
         match self.libraries.kernels.contains_key(&handle) {
