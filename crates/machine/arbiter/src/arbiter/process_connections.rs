@@ -220,7 +220,9 @@ impl Arbiter {
     fn hear_knock(&mut self, key: Key) {
         if let Some(connection) = self.connections.get_mut(key) {
             let pid = connection.pid;
-            self.turns.knock(pid);
+            if let Some((job, _)) = self.machine.process(pid) {
+                self.turns.knock(job, pid);
+            }
             connection.n_knocks += 1;
             if connection.n_knocks >= KNOCKS_A_TICK {
                 let socket = &connection.socket;

@@ -214,10 +214,10 @@ impl CardTurns {
         }
     }
 
-    /// A process says that its slot has news.
-    pub(super) fn knock(&mut self, pid: Pid) {
-        let mut jobs = self.watched.values_mut();
-        self.is_due |= jobs.any(|watched| watched.knock(pid));
+    /// A process of a job says that its slot has news.
+    pub(super) fn knock(&mut self, job: JobId, pid: Pid) {
+        let watched = self.watched.get_mut(&job);
+        self.is_due |= watched.is_some_and(|watched| watched.knock(pid));
     }
 
     /// The alarm has rung.
