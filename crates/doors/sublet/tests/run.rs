@@ -1,6 +1,7 @@
 //! `sublet run` as people and scripts meet it: exit codes, streams, signals, the terminal, and an
 //! arbiter that comes and goes. See `stage` for the real and the simulated parts.
 
+mod first_release;
 mod stage;
 
 use std::io::{BufRead, BufReader, Read, Write};

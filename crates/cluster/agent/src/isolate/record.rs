@@ -335,6 +335,19 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_first_release_s_record_is_read_and_written_alike() {
+        let text = include_str!("../../../../../fixtures/0.1.0/agent/record.json");
+        let record: Record = serde_json::from_str(text).unwrap();
+        let (compute, class) = record.compute_time();
+        assert_eq!(
+            (compute.to_string().as_str(), class, record.id),
+            ("30 %..60 %", Class::Guaranteed, Some(7))
+        );
+        assert_eq!(record.seat.as_ref().unwrap().twins.len(), 2);
+        assert_eq!(serde_json::to_string(&record).unwrap(), text.trim_end());
+    }
+
+    #[test]
     fn what_an_earlier_agent_wrote_promises_no_compute_time() {
         let mut new = record("a", None);
         let (compute, class) = new.compute_time();

@@ -69,6 +69,17 @@ fn context(figures: &Figures) -> Option<u64> {
 const GOOD: &str = r#"echo '{"contextBytes":500,"packing":{"blockBytes":2097152,"smallBytes":1048576,"pieceBytes":2097152,"keptPieces":0,"poolBytes":33554432}}'"#;
 
 #[test]
+fn the_first_release_s_figures_are_read_and_written_alike() {
+    let text = include_str!("../../../../../fixtures/0.1.0/arbiter/figures.json");
+    let base = tempfile::tempdir().unwrap();
+    let file = base.path().join("figures.json");
+    fs::write(&file, text).unwrap();
+    let stored = StoredFigures::read(&file);
+    assert_eq!(stored.0.len(), 1);
+    assert_eq!(serde_json::to_string(&stored).unwrap(), text);
+}
+
+#[test]
 fn each_product_is_measured_once_and_kept() {
     let world = World::new();
     assert_eq!(world.figures(&["A", "A", "B"], GOOD), [500, 500, 500]);

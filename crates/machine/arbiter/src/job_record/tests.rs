@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use sublet_share::Pid;
 
 use super::*;
+use crate::lock::LockRecord;
 use crate::machine_folder::Audience;
 
 fn own_stamp() -> ProcessStamp {
@@ -25,6 +26,21 @@ fn record(id: u64) -> JobRecord {
         serde_json::to_string(&own_stamp()).unwrap()
     );
     serde_json::from_str(&text).unwrap()
+}
+
+/// The record of a job of release 0.1.0.
+#[test]
+fn the_first_release_s_record_is_read_and_written_alike() {
+    let text = include_str!("../../../../../fixtures/0.1.0/arbiter/job-record.json");
+    let record: JobRecord = serde_json::from_str(text).unwrap();
+    assert_eq!((record.id, record.user, record.mps), (1, 0, false));
+    assert_eq!(record.request(), Some(parse_amount("4GiB").unwrap()));
+    assert_eq!(record.gpus[0].limit(), MiB::new(5120).unwrap());
+    assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    let text = include_str!("../../../../../fixtures/0.1.0/arbiter/arbiter.lock");
+    let lock: LockRecord = serde_json::from_str(text).unwrap();
+    assert_eq!((lock.epoch, lock.last_job), (1, 4));
+    assert_eq!(serde_json::to_string(&lock).unwrap(), text);
 }
 
 #[test]

@@ -3,7 +3,11 @@
 
 mod frozen;
 
-use sublet_arbiter::admin::Reply;
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sublet_arbiter::admin::{Reply, Request};
 
 use crate::child::Process;
 use crate::containers::{card, container};
@@ -26,6 +30,26 @@ fn welcome(slot: u32, generation: u32, tenant: u64) -> String {
 /// Units of 512 bytes.
 const fn units(mib: u64) -> u64 {
     (mib << 20) / 512
+}
+
+/// Reads each line, and writes it as it was.
+fn check_lines<T: Serialize + DeserializeOwned + Debug>(lines: &str) -> Vec<T> {
+    let read = lines.lines().map(|line| {
+        let read: T = serde_json::from_str(line).expect(line);
+        assert_eq!(serde_json::to_string(&read).unwrap(), line);
+        read
+    });
+    read.collect()
+}
+
+#[test]
+fn its_commands_are_understood_and_answered_as_they_expect() {
+    let requests = include_str!("../../../../../fixtures/0.1.0/arbiter/requests.jsonl");
+    let requests: Vec<Request> = check_lines(requests);
+    assert!(matches!(requests.last(), Some(Request::Shutdown)));
+    let replies = include_str!("../../../../../fixtures/0.1.0/arbiter/replies.jsonl");
+    let replies: Vec<Reply> = check_lines(replies);
+    assert!(matches!(replies.last(), Some(Reply::Ending)));
 }
 
 #[test]

@@ -22,10 +22,10 @@ fn the_file_is_lines_that_a_person_can_read() {
         cuda: Some(b"/d/libcuda.so.1"),
         nvml: None,
     };
-    let text = "sublet settings 1\nSUBLET_DIR=/usr/local/sublet/tenant\nSUBLET_MODE=strict\n\
-                SUBLET_DRIVER_CUDA=/d/libcuda.so.1\n";
-    assert_eq!(written(&settings).unwrap(), text.as_bytes());
-    assert_eq!(ProcessSettings::parse(text.as_bytes()), Ok(settings));
+    // As the first release wrote it.
+    let text = include_bytes!("../../../../../fixtures/0.1.0/settings");
+    assert_eq!(written(&settings).unwrap(), text);
+    assert_eq!(ProcessSettings::parse(text), Ok(settings));
     for place in PLACES {
         let place = place.to_str().unwrap();
         assert!(place.starts_with('/') && place.ends_with(&std::format!("/{FILE}")));

@@ -3,22 +3,16 @@
 //! the cluster are those of the release.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
-};
-use serde_json::{Value, json};
-use sublet_client::{Act, ObjectAddress, Write, connect, perform};
+use anyhow::{Context, Result, ensure};
 use sublet_e2e::eventually;
 use sublet_testbed::{chart_folder, chart_values, deployed};
 
 use super::repository;
-use super::site::{CALLED, KEEPER, Site};
+use super::site::Site;
 
-/// The chart as it was when the controller still applied to its webhooks.
-const LAST: &str = "fixtures/chart/before.tgz";
+/// The chart of the last version.
+const LAST: &str = "fixtures/0.1.0/sublet-0.1.0.tgz";
 
 /// Each value that adds an object or takes one away.
 const VALUES: [&str; 12] = [
@@ -77,37 +71,6 @@ impl Release<'_> {
     }
 }
 
-/// Writes into the webhooks as the controller of the last version did: by name, by server-side apply.
-fn apply_as_before(site: &Site) -> Result<()> {
-    let _installed = rustls::crypto::ring::default_provider().install_default();
-    let executor = tokio::runtime::Runtime::new()?;
-    let account = deployed::account("sublet-controller").name;
-    let client = executor.block_on(connect(Some(&site.cluster.kubeconfig(&account)?)))?;
-    let to = [
-        ObjectAddress::of::<MutatingWebhookConfiguration>(None, "sublet-pods"),
-        ObjectAddress::of::<ValidatingWebhookConfiguration>(None, "sublet-bindings"),
-    ];
-    for (configuration, to) in CALLED.into_iter().zip(to) {
-        let found = site.get(&[configuration])?;
-        let webhooks = found["webhooks"].as_array().context("no webhook")?;
-        let webhooks: Vec<Value> = webhooks
-            .iter()
-            .map(|one| json!({"name": one["name"], "clientConfig": {"caBundle": "Cg=="}}))
-            .collect();
-        let write = Write {
-            to,
-            act: Act::Apply(json!({
-                "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
-                "webhooks": webhooks,
-            })),
-        };
-        let written = perform(&client, &write, KEEPER, Duration::from_secs(5));
-        let written = executor.block_on(written);
-        written.map_err(|error| anyhow!("{configuration}: {error:?}"))?;
-    }
-    Ok(())
-}
-
 /// The table has each value that is on or off and that changes which objects there are.
 fn check_that_none_is_forgotten(site: &Site) -> Result<()> {
     let folder = chart_folder(repository());
@@ -155,7 +118,6 @@ fn every_change_of_a_release_goes_back_and_forth() -> Result<()> {
     let last = repository().join(LAST).display().to_string();
     let install = ["install", "sublet", "--create-namespace"];
     site.helm(&[&install[..], &[&last, "--set", "queue.enabled=true"]].concat())?;
-    apply_as_before(&site)?;
 
     // To this version and off in one step, whose controller has not run yet; and back.
     site.upgrade(&site.chart, "queue.enabled=false")?;

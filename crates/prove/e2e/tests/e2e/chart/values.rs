@@ -264,6 +264,19 @@ const MADE: &[(&str, &str, &str)] = &[
 ];
 
 /// Each value reaches the process or the object that it is about.
+/// The schema refuses values that it does not know.
+#[test]
+fn a_values_file_of_the_first_release_is_accepted() -> Result<()> {
+    let Some(helm) = helm() else {
+        return Ok(());
+    };
+    let values = repository().join("fixtures/0.1.0/values.yaml");
+    let values = values.display().to_string();
+    let files = helm.manifests(&chart_folder(repository()), &["--values", &values])?;
+    ensure!(files.contains_key("50-scheduler.yaml"));
+    Ok(())
+}
+
 #[test]
 fn a_value_changes_what_it_says() -> Result<()> {
     let Some(helm) = helm() else {
