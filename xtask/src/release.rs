@@ -32,6 +32,9 @@ const SIGNATURE: &str = "SHA256SUMS.sig";
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
 
+/// The most that the one file has.
+const BYTES_MAX: u64 = 30_000_000;
+
 /// Variable that names the folder of the packed libraries to the product's build:
 /// crates/doors/sublet/src/carried.rs, which has their names too.
 const CARRY: &str = "SUBLET_CARRY";
@@ -199,6 +202,11 @@ fn portable(place: &Path) -> Result<()> {
     run_command(build.env(CARRY, carried).env(BUILD, version()?))?;
     let built = folder.join(SUBLET);
     libraries::check(&built)?;
+    let bytes = fs::metadata(&built).context("look at the one file")?.len();
+    ensure!(
+        bytes <= BYTES_MAX,
+        "the one file has {bytes} bytes, and its bound is {BYTES_MAX}"
+    );
     put(&built, place)
 }
 
@@ -387,8 +395,8 @@ fn sign(out: &Path, key: &Path) -> Result<()> {
     run_command(&mut sign)
 }
 
-/// Checks what lies in the folder: each file by its sum, the sums by their signature where the signers
-/// are known, and the size of the one file.
+/// Checks what lies in the folder: each file by its sum, and the sums by their signature where the
+/// signers are known.
 fn check(out: &Path, signers: Option<&Path>) -> Result<()> {
     let mut sums = Command::new("sha256sum");
     sums.args(["--check", "--strict", "--quiet", SUMS]);
