@@ -11,7 +11,7 @@ use sublet_library::FLOOR;
 
 use crate::screen::heading;
 use crate::setup::run as run_command;
-use crate::wheel::Installed;
+use crate::wheel::{Effort, Installed};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -40,7 +40,7 @@ pub(crate) fn pack(
     others: &[Installed],
     documents: &[PathBuf],
     moment: i64,
-    package: &Path,
+    (package, effort): (&Path, Effort),
 ) -> Result<()> {
     let work = tempfile::tempdir().context("make a folder for the package")?;
     let usr = work.path().join("usr");
@@ -70,7 +70,12 @@ pub(crate) fn pack(
     rights(work.path())?;
     let mut build = Command::new("dpkg-deb");
     build
-        .args(["--root-owner-group", "-Zxz", "--build"])
+        .arg("--root-owner-group")
+        .args(match effort {
+            Effort::Little => ["-Zgzip", "-z1"],
+            Effort::Best => ["-Zxz", "-z9"],
+        })
+        .arg("--build")
         .arg(work.path())
         .arg(package)
         .env("SOURCE_DATE_EPOCH", moment.to_string())
@@ -78,10 +83,14 @@ pub(crate) fn pack(
     run_command(&mut build)
 }
 
-/// Has `lintian` read the package, if this machine has it: no error may be found.
-pub(crate) fn judge(package: &Path) -> Result<()> {
+/// Has `lintian` read the package, if this machine has it: no error may be found, but that a quick
+/// one has symbols.
+pub(crate) fn judge(package: &Path, effort: Effort) -> Result<()> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--fail-on", "error"]).arg(package);
+    if let Effort::Little = effort {
+        lintian.args(["--suppress-tags", "unstripped-binary-or-object"]);
+    }
     match lintian.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             heading("lintian did not read the package: it is not installed");
@@ -102,7 +111,7 @@ Upstream-Name: Sublet
 Comment: THIRD-PARTY-LICENSES.gz has the licences of the packages compiled into the program.
 
 Files: *
-Copyright: the contributors of Sublet
+Copyright: 2026 the contributors of Sublet
 License: Apache-2.0
  On Debian systems, the text of the Apache License 2.0 is in
  /usr/share/common-licenses/Apache-2.0.

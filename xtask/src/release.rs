@@ -113,50 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         portable(&place)?;
     }
     heading("3/3 packing (10 s)");
-    let packages = contents::packages()?;
-    let (license, notice) = (repository()?.join(LICENSE), repository()?.join(NOTICE));
-    let others = out.join(OTHERS);
-    let bill = out.join(bill_name());
-    put_text(&others, &contents::licenses(&packages))?;
-    put_text(&bill, &contents::bill_of_materials(&packages))?;
-    let documents = [license, notice, others, bill];
-    let digest = image::pack(&place, &documents, &out.join(image_name()))?;
-    chart::pack(&digest, &out.join(chart::file_name()))?;
-    // Not in `out`: that may be a folder with a `share` of the user's own.
-    let work = tempfile::tempdir().context("make a folder for the man pages")?;
-    let installed = describe(&place, work.path())?;
-    let mut files = vec![
-        SUBLET.to_owned(),
-        OTHERS.to_owned(),
-        bill_name(),
-        image_name(),
-        chart::file_name(),
-    ];
-    let [license, notice, others, bill] = documents;
-    match debian::is_possible() {
-        true => {
-            let package = out.join(debian::file_name());
-            let documents = [notice.clone(), others.clone(), bill.clone()];
-            debian::pack(&place, &installed, &documents, moment()?, &package)?;
-            debian::judge(&package)?;
-            files.push(debian::file_name());
-        }
-        false => heading("no package of Debian: there is no dpkg-deb"),
-    }
-    let wheel = out.join(wheel::file_name());
-    let texts = (&[license, notice, others][..], &*bill);
-    match (arguments.quick, pip::check()) {
-        // The linker has asked for it.
-        (false, _) => {
-            wheel::pack(&place, texts, &installed, &wheel, Effort::Best)?;
-            files.extend([wheel::file_name(), pack(&out, work.path())?]);
-        }
-        (true, Ok(())) => {
-            wheel::pack(&place, texts, &installed, &wheel, Effort::Little)?;
-            files.push(wheel::file_name());
-        }
-        (true, Err(reason)) => heading(&format!("no wheel: {reason:#}")),
-    }
+    let files = pack_all(&out, &place, arguments.quick)?;
     sums(&out, &files)?;
     if let Some(key) = &arguments.sign {
         sign(&out, key)?;
@@ -165,6 +122,60 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     heading(&format!("done in {}", time(started.elapsed())));
     println!("{}", place.display());
     Ok(())
+}
+
+/// Packs the program in all its forms, and returns the names of what is handed out.
+fn pack_all(out: &Path, place: &Path, quick: bool) -> Result<Vec<String>> {
+    let packages = contents::packages()?;
+    let (license, notice) = (repository()?.join(LICENSE), repository()?.join(NOTICE));
+    let others = out.join(OTHERS);
+    let bill = out.join(bill_name());
+    put_text(&others, &contents::licenses(&packages))?;
+    put_text(&bill, &contents::bill_of_materials(&packages))?;
+    let documents = [license, notice, others, bill];
+    let digest = image::pack(place, &documents, &out.join(image_name()))?;
+    chart::pack(&digest, &out.join(chart::file_name()))?;
+    // Not in `out`: that may be a folder with a `share` of the user's own.
+    let work = tempfile::tempdir().context("make a folder for the man pages")?;
+    let installed = describe(place, work.path())?;
+    let mut files = vec![
+        SUBLET.to_owned(),
+        OTHERS.to_owned(),
+        bill_name(),
+        image_name(),
+        chart::file_name(),
+    ];
+    let [license, notice, others, bill] = documents;
+    let effort = match quick {
+        true => Effort::Little,
+        false => Effort::Best,
+    };
+    match debian::is_possible() {
+        true => {
+            let package = out.join(debian::file_name());
+            let documents = [notice.clone(), others.clone(), bill.clone()];
+            let to = (&*package, effort);
+            debian::pack(place, &installed, &documents, moment()?, to)?;
+            debian::judge(&package, effort)?;
+            files.push(debian::file_name());
+        }
+        false => heading("no package of Debian: there is no dpkg-deb"),
+    }
+    let wheel = out.join(wheel::file_name());
+    let texts = (&[license, notice, others][..], &*bill);
+    match (quick, pip::check()) {
+        // The linker has asked for it.
+        (false, _) => {
+            wheel::pack(place, texts, &installed, &wheel, effort)?;
+            files.extend([wheel::file_name(), pack(out, work.path())?]);
+        }
+        (true, Ok(())) => {
+            wheel::pack(place, texts, &installed, &wheel, effort)?;
+            files.push(wheel::file_name());
+        }
+        (true, Err(reason)) => heading(&format!("no wheel: {reason:#}")),
+    }
+    Ok(files)
 }
 
 /// Building one for this machine, as a step of the tests.

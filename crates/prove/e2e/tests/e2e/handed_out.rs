@@ -147,9 +147,10 @@ fn the_packed_chart_names_the_image_by_its_digest() -> Result<()> {
     let chart = chart.to_str().context("a path that is not UTF-8")?;
     let registry = "image.repository=registry.example/sublet";
     let manifests = helm.run(&["template", "x", chart, "--set", registry], None)?;
-    let wanted = format!("image: registry.example/sublet@{digest}\n");
-    // Extender, controller and agent.
-    assert_eq!(manifests.matches(&wanted).count(), 3, "{wanted}");
-    assert!(!manifests.contains("image: registry.example/sublet:"));
+    let named = manifests.matches("image: registry.example/sublet").count();
+    let wanted = format!("image: registry.example/sublet@{digest}");
+    // Extender, controller and agent at least.
+    assert!(named >= 3, "{manifests}");
+    assert_eq!(manifests.matches(&wanted).count(), named, "{wanted}");
     Ok(())
 }
