@@ -121,7 +121,7 @@ fn fields(kibibytes: u64) -> String {
     format!(
         "Package: sublet\nVersion: {VERSION}\nArchitecture: amd64\nSection: admin\nPriority: optional\n\
          Maintainer: The maintainers of Sublet <noreply@sublet.dev>\nInstalled-Size: {kibibytes}\n\
-         Depends: libc6 (>= {}.{}), libgcc-s1\n\
+         Depends: libc6 (>= {}.{}), libgcc-s1 | libgcc1\n\
          Description: share GPUs between programs, and hold each to its part\n \
          Sublet lets several programs share one NVIDIA GPU and holds each of them to its\n \
          part of the memory and of the compute time. Programs stay as they are.\n \
