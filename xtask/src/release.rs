@@ -53,7 +53,7 @@ const BUILD: &str = "SUBLET_BUILD";
 /// Build the one file that is handed out: `sublet` with its libraries inside.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  cargo xtask release                 into target/release-bundle; 5 to 10 minutes cold on two cores
+  cargo xtask release                 into target/release-bundle; 8 to 12 minutes cold on two cores
   cargo xtask release --out ~/sublet  elsewhere
   cargo xtask release --quick         the same file for this machine alone, in seconds
   cargo xtask release --sign ~/.ssh/id_ed25519
@@ -185,7 +185,7 @@ pub(crate) fn step() -> Result<Step> {
     command.arg(quick_place()?.parent().context("it lies in no folder")?);
     Ok(Step {
         what: "one file with the libraries inside",
-        usual: "30 s cold",
+        usual: "1 min cold",
         command,
     })
 }
@@ -205,7 +205,7 @@ fn portable(place: &Path) -> Result<()> {
     ));
     let folder = libraries::build()?;
     heading(&format!(
-        "2/3 sublet around them, for glibc {FLOOR}, optimised (4 to 8 min cold)"
+        "2/3 sublet around them, for glibc {FLOOR}, optimised (6 to 10 min cold)"
     ));
     let carried = carried(&folder, "-9")?;
     let mut build = linker::build()?;

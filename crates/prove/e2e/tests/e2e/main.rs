@@ -5,7 +5,8 @@
 //! On one machine:
 //! - `one_machine` (with `clients`: nvidia-ml-py, gpustat, nvitop, cuda-bindings and numba's
 //!   driver tests), `one_file` (the release, alone in a folder), `wheel` (the same in a virtual
-//!   environment), `limits`, `restart`, `tenants`, `attacks`.
+//!   environment), `handed_out` (its package and its chart), `limits`, `restart`, `tenants`,
+//!   `attacks`.
 //! - `interposer`: every function of the headers arrives unchanged, with and without a job.
 //! - `known_failures`: failures of other GPU sharing systems; the table in its first lines has a
 //!   named test for each row. It also kills a process at any instruction of a call.
