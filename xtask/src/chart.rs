@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use sublet_testbed::{Helm, NAMESPACE_MANIFEST, Progress, chart_folder, with_table_of_values};
 
+use crate::image;
 use crate::setup::{repository, run as run_command};
 
 /// Writes the files anew, and removes the files of deleted templates.
@@ -46,11 +47,8 @@ pub(crate) fn pack(digest: &str, archive: &Path) -> Result<()> {
     let values = work.path().join("sublet/values.yaml");
     let text = fs::read_to_string(&values).context("read values.yaml")?;
     fs::write(&values, with_digest(&text, digest)?).context("write values.yaml")?;
-    let mut tar = Command::new("tar");
-    tar.args(["--create", "--gzip", "--file"]).arg(archive);
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.args(["--mode=u=rwX,go=rX", "--mtime=@0", "--directory"]);
-    run_command(tar.arg(work.path()).arg("sublet"))
+    let mut tar = image::tar("--gzip", archive);
+    run_command(tar.arg("--directory").arg(work.path()).arg("sublet"))
 }
 
 /// The values with this digest of our own image, which is the first one in the file.

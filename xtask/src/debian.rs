@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use sublet_library::FLOOR;
 
 use crate::screen::heading;
-use crate::setup::run as run_command;
+use crate::setup::{list, run as run_command};
 use crate::wheel::{Effort, Installed};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -148,7 +148,7 @@ fn changelog(moment: i64) -> Result<String> {
 /// Sums of all files for `dpkg --verify`, and their size in KiB.
 fn sums(root: &Path) -> Result<(String, u64)> {
     let mut files = Vec::new();
-    crate::release::list(&root.join("usr"), &mut files)?;
+    list(&root.join("usr"), &mut files)?;
     files.sort();
     let mut kibibytes = 0;
     for file in &files {

@@ -51,7 +51,7 @@ pub(crate) fn pack(sublet: &Path, documents: &[PathBuf], archive: &Path) -> Resu
     let layout = Layout::new(work.path().join("image"))?;
     let layers = [layout.layer(&base)?, layout.layer(&own)?];
     let digest = layout.finish(&layers)?;
-    tar(archive, &layout.0)?;
+    archive_of(&layout.0, archive)?;
     Ok(digest)
 }
 
@@ -125,7 +125,7 @@ impl Layout {
     /// Everything in a folder. Not compressed, so that its digest is that of its files too.
     fn layer(&self, folder: &Path) -> Result<Blob> {
         let file = self.0.join("layer.tar");
-        tar(&file, folder)?;
+        archive_of(folder, &file)?;
         self.keep(&file)
     }
 
@@ -179,14 +179,20 @@ fn configuration(layers: &[Blob]) -> Value {
     })
 }
 
-/// An archive of a folder, the same for the same files.
-fn tar(archive: &Path, folder: &Path) -> Result<()> {
+/// `tar`, which makes the same archive of the same files, whoever packs them, and when. `form`: an
+/// option such as `--gzip`. What goes in follows.
+pub(crate) fn tar(form: &str, archive: &Path) -> Command {
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--format=gnu", "--file"])
-        .arg(archive);
+    tar.args(["--create", form, "--file"]).arg(archive);
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
-    tar.args(["--mode=u=rwX,go=rX", "--mtime=@0", "--directory"]);
-    run_command(tar.arg(folder).arg("."))
+    tar.args(["--mode=u=rwX,go=rX", "--mtime=@0"]);
+    tar
+}
+
+/// An archive of all in a folder.
+fn archive_of(folder: &Path, archive: &Path) -> Result<()> {
+    let mut tar = tar("--format=gnu", archive);
+    run_command(tar.arg("--directory").arg(folder).arg("."))
 }
 
 /// Output of a program.

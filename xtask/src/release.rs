@@ -15,7 +15,7 @@ use sublet_library::FLOOR;
 
 use crate::pip;
 use crate::screen::{heading, time};
-use crate::setup::{cargo, product, program, repository, run as run_command};
+use crate::setup::{cargo, list, product, program, repository, run as run_command};
 use crate::step::Step;
 use crate::wheel::{self, Effort, Installed};
 use crate::{chart, contents, debian, image, libraries, linker};
@@ -336,19 +336,6 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "fish/vendor_completions.d/sublet.fish"),
 ];
 
-/// All files below a folder.
-pub(crate) fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => list(&path, into)?,
-            false => into.push(path),
-        }
-    }
-    Ok(())
-}
-
 /// Copies a program over another one, which may be running.
 fn put(built: &Path, place: &Path) -> Result<()> {
     let new = place.with_extension("new");
@@ -369,11 +356,8 @@ fn image_name() -> String {
 /// Packs the archive, and returns its name. `work`: the folder with what describes the program.
 fn pack(out: &Path, work: &Path) -> Result<String> {
     let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
-    // The same files make the same archive, whoever packs them, and when.
-    let mut tar = Command::new("tar");
-    tar.args(["--create", "--gzip", "--file", &archive])
-        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mode=u=rwX,go=rX", "--mtime=@0", SUBLET, OTHERS])
+    let mut tar = image::tar("--gzip", Path::new(&archive));
+    tar.args([SUBLET, OTHERS])
         .args([&bill_name(), "--directory"])
         .arg(work)
         .args([SHARE, "--directory"])

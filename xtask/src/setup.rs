@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -78,6 +79,19 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     let what = what.join(" ");
     let status = command.status().with_context(|| format!("run {what}"))?;
     ensure!(status.success(), "failed ({status}): {what}");
+    Ok(())
+}
+
+/// All files below a folder.
+pub(crate) fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => list(&path, into)?,
+            false => into.push(path),
+        }
+    }
     Ok(())
 }
 
@@ -177,7 +191,7 @@ mod tests {
     /// The environment of the process that started us; that is cargo.
     fn cargos_own() -> BTreeMap<OsString, OsString> {
         let path = format!("/proc/{}/environ", std::os::unix::process::parent_id());
-        let text = std::fs::read(path).unwrap();
+        let text = fs::read(path).unwrap();
         let variables = text.split(|byte| *byte == 0).filter_map(|variable| {
             let at = variable.iter().position(|byte| *byte == b'=')?;
             let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
