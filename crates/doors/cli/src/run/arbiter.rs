@@ -1,38 +1,22 @@
-//! Starts an arbiter if none runs. It outlives the command that needed it first, so it runs in a
-//! session of its own, with a log file in place of a terminal. An arbiter that cannot start is
-//! reported with the end of that log.
+//! Starts an arbiter if none runs. It outlives the command that needed it first (`background`).
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 use sublet_abi::settings;
 use sublet_arbiter::admin::Client;
 
 use super::environment::without_ours;
 use crate::answer::Advised;
+use crate::background::{Background, Starting, launch_detached};
 use crate::machine::{ConnectError, Machine};
 use crate::standalone::executable;
-
-/// Time limit of an arbiter from its start to its first answer. Loading NVML on a machine with many
-/// cards and no persistence daemon takes seconds.
-const START_MAX: Duration = Duration::from_secs(30);
-/// Interval between the tries to reach a starting arbiter.
-const TRY_EVERY: Duration = Duration::from_millis(10);
-/// Time limit for somebody else's arbiter to listen, after ours has ended.
-const OTHER_MAX: Duration = Duration::from_secs(2);
-/// A log longer than this is set aside before the next arbiter writes to it.
-const LOG_MAX: u64 = 1 << 20;
-/// Number of log lines that an error shows.
-const LINES_SHOWN: usize = 10;
 
 /// Options for the start of an arbiter.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +39,7 @@ pub(super) fn open(machine: &Machine, options: &LaunchOptions) -> anyhow::Result
         Err(error) if error.may_start() => {}
         Err(error) => return Err(machine.unusable(error).into()),
     }
-    let mut starting = Starting::begin(machine, options, lock)?;
+    let mut starting = begin_locked(machine, options, lock)?;
     loop {
         match machine.connect() {
             Ok(client) => return Ok(client),
@@ -63,7 +47,7 @@ pub(super) fn open(machine: &Machine, options: &LaunchOptions) -> anyhow::Result
             Err(ConnectError::Client(_)) => {}
             Err(error) => return Err(machine.unusable(error).into()),
         }
-        if let Some(error) = starting.failure(machine, Instant::now()) {
+        if let Some(error) = starting.failure(Instant::now()) {
             return Err(error.into());
         }
         starting.pause();
@@ -76,7 +60,7 @@ pub(super) fn begin(
     options: &LaunchOptions,
 ) -> Result<Option<Starting>, Advised> {
     match lock(machine, FlockOperation::NonBlockingLockExclusive) {
-        Ok(lock) => Starting::begin(machine, options, lock).map(Some),
+        Ok(lock) => begin_locked(machine, options, lock).map(Some),
         Err(error) if error.is_busy => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -130,112 +114,20 @@ impl From<LockError> for anyhow::Error {
     }
 }
 
-/// An arbiter that was started and does not answer yet.
-pub(super) struct Starting {
-    /// Readable when it has ended; `None` if it ended before we could open it.
-    process: Option<OwnedFd>,
-    began: Instant,
-    ended: Option<Instant>,
-    /// Offset in the log where its own lines begin.
-    log_from: u64,
-    /// Held until it answers.
-    _lock: File,
-}
-
-impl Starting {
-    fn begin(machine: &Machine, options: &LaunchOptions, lock: File) -> Result<Starting, Advised> {
-        let failed = |cause: std::io::Error| {
-            let what = format!("cannot start the arbiter of {}", machine.called());
-            let hint = format!(
-                "`{}` starts it in this terminal",
-                machine.command("agent --standalone")
-            );
-            Advised::new(what, hint).caused_by(cause)
-        };
-        let (log, log_from) = open_log(machine).map_err(failed)?;
-        let pid = launch(machine, options, log).map_err(failed)?;
-        Ok(Starting {
-            process: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
-            began: Instant::now(),
-            ended: None,
-            log_from,
-            _lock: lock,
-        })
-    }
-
-    /// Returns the failure once nobody will answer; `None` while an arbiter still may.
-    pub(super) fn failure(&mut self, machine: &Machine, now: Instant) -> Option<Advised> {
-        if self.ended.is_none() && self.has_ended() {
-            self.ended = Some(now);
-        }
-        // Another one may have been quicker: then ours ended, and that one listens soon.
-        let nobody_else = || !machine.folder.lock_file().exists();
-        match self.ended {
-            Some(ended) if now - ended >= OTHER_MAX || nobody_else() => {
-                Some(self.told(machine, "ended at once"))
-            }
-            _ if now - self.began >= START_MAX => {
-                let seconds = START_MAX.as_secs();
-                Some(self.told(machine, &format!("does not answer after {seconds} s")))
-            }
-            _ => None,
-        }
-    }
-
-    /// Waits until it is worth looking again.
-    pub(super) fn pause(&self) {
-        let limit = Timespec {
-            tv_sec: 0,
-            tv_nsec: TRY_EVERY.subsec_nanos().into(),
-        };
-        // After its end the descriptor is readable for ever: then only time is waited for.
-        let process = self.process.as_ref().filter(|_| self.ended.is_none());
-        let mut fds: Vec<PollFd<'_>> = process
-            .map(|process| PollFd::new(process, PollFlags::IN))
-            .into_iter()
-            .collect();
-        let _woken = poll(&mut fds, Some(&limit));
-    }
-
-    fn has_ended(&self) -> bool {
-        let Some(process) = &self.process else {
-            return true;
-        };
-        let mut fds = [PollFd::new(process, PollFlags::IN)];
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut fds, Some(&at_once)).is_ok_and(|n| n > 0)
-    }
-
-    fn told(&self, machine: &Machine, what: &str) -> Advised {
-        let path = machine.folder.log_file();
-        let said = read_from(&path, self.log_from).unwrap_or_default();
-        let said = last_lines(&said, LINES_SHOWN);
-        let log = path.display();
-        let what = format!("the arbiter of {} {what}", machine.called());
-        let hint = format!("its whole log is {log}");
-        if said.is_empty() {
-            return Advised::new(what, hint).caused_by("it wrote nothing to its log");
-        }
-        Advised::new(what, hint).caused_by(format!("its log ends with\n{said}"))
-    }
-}
-
-/// The log, opened for appending, and its present length.
-fn open_log(machine: &Machine) -> std::io::Result<(File, u64)> {
-    let path = machine.folder.log_file();
-    if path.metadata().is_ok_and(|about| about.len() > LOG_MAX) {
-        std::fs::rename(&path, path.with_extension("log.old"))?;
-    }
-    let log = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&path)?;
-    let length = log.metadata()?.len();
-    Ok((log, length))
+/// Begins to start an arbiter, under the lock of those who start one.
+fn begin_locked(
+    machine: &Machine,
+    options: &LaunchOptions,
+    lock: File,
+) -> Result<Starting, Advised> {
+    let command = machine.command("agent --standalone");
+    let background = Background {
+        called: format!("the arbiter of {}", machine.called()),
+        hint: format!("`{command}` starts it in this terminal"),
+        log: machine.folder.log_file(),
+        claim: machine.folder.lock_file(),
+    };
+    background.begin(lock, |log| launch(machine, options, log))
 }
 
 /// Starts `sublet agent --standalone --detached`. That process starts the arbiter in a session of
@@ -245,10 +137,7 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
     command.args(arguments(machine));
     command
         .env("SUBLET_RUNTIME_DIR", machine.run_folder())
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log);
+        .current_dir("/");
     // It serves all jobs and is part of none.
     for name in [
         settings::DIRECTORY,
@@ -268,13 +157,7 @@ fn launch(machine: &Machine, options: &LaunchOptions, log: File) -> std::io::Res
         command.env(settings::DRIVER_CUDA, cuda);
         command.env(settings::DRIVER_NVML, nvml);
     }
-    let mut launcher = command.spawn()?;
-    let mut said = String::new();
-    if let Some(mut output) = launcher.stdout.take() {
-        output.read_to_string(&mut said)?;
-    }
-    launcher.wait()?;
-    Ok(said.trim().parse().ok().and_then(Pid::from_raw))
+    launch_detached(command, log)
 }
 
 /// Arguments for the launcher.
@@ -286,25 +169,6 @@ fn arguments(machine: &Machine) -> Vec<OsString> {
         arguments.extend(["--fake-gpu".into(), fake.text().into()]);
     }
     arguments
-}
-
-fn read_from(path: &std::path::Path, from: u64) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(from))?;
-    let mut bytes = Vec::new();
-    file.take(LOG_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// The last lines of a text, indented.
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let shown = &lines[lines.len().saturating_sub(count)..];
-    let indented = shown.iter().map(|line| format!("    {line}"));
-    indented.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -328,28 +192,6 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_the_end_of_a_long_log() {
-        assert_eq!(last_lines("", 2), "");
-        assert_eq!(last_lines("a\n\nb\nc\n", 2), "    b\n    c");
-        assert_eq!(last_lines("a", 2), "    a");
-    }
-
-    #[test]
-    fn a_long_log_is_set_aside_and_a_short_one_continued() {
-        let base = tempfile::tempdir().unwrap();
-        let machine = Machine::below(base.path(), None);
-        machine.prepare().unwrap();
-        std::fs::write(machine.folder.log_file(), "old\n").unwrap();
-        let (_log, from) = open_log(&machine).unwrap();
-        assert_eq!(from, 4);
-        let length = usize::try_from(LOG_MAX).unwrap() + 1;
-        std::fs::write(machine.folder.log_file(), vec![b'x'; length]).unwrap();
-        let (_log, from) = open_log(&machine).unwrap();
-        assert_eq!(from, 0);
-        assert!(machine.file("arbiter.log.old").exists());
-    }
-
-    #[test]
     fn one_command_at_a_time_starts_an_arbiter() {
         let base = tempfile::tempdir().unwrap();
         let run_folder = base.path().join("run");
@@ -359,32 +201,5 @@ mod tests {
         assert!(second.err().unwrap().is_busy);
         drop(held);
         assert!(lock(&machine, FlockOperation::NonBlockingLockExclusive).is_ok());
-    }
-
-    #[test]
-    fn an_arbiter_that_ended_is_reported_with_its_last_words() {
-        let base = tempfile::tempdir().unwrap();
-        let run_folder = base.path().join("run");
-        let machine = Machine::below(&run_folder, None);
-        let lock = lock(&machine, FlockOperation::LockExclusive).ok().unwrap();
-        std::fs::write(machine.folder.log_file(), "before\nerror: no driver\n").unwrap();
-        let began = Instant::now();
-        let mut starting = Starting {
-            process: None,
-            began,
-            ended: None,
-            log_from: 7,
-            _lock: lock,
-        };
-        // Somebody else's arbiter, which may be about to listen.
-        std::fs::write(machine.folder.lock_file(), "").unwrap();
-        assert!(starting.failure(&machine, began).is_none());
-        assert!(starting.failure(&machine, began + OTHER_MAX).is_some());
-        std::fs::remove_file(machine.folder.lock_file()).unwrap();
-        let error = starting.failure(&machine, began).unwrap();
-        let text = crate::error_text(&error.into());
-        assert!(text.contains("ended at once"), "{text}");
-        assert!(text.contains("\n    error: no driver\n"), "{text}");
-        assert!(!text.contains("before"), "{text}");
     }
 }

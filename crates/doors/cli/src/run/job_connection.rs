@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use sublet_arbiter::admin::{Client, Reply, Request, Snapshot};
 
-use super::arbiter::{self, LaunchOptions, Starting};
+use super::arbiter::{self, LaunchOptions};
 use super::wait::PlacedJob;
+use crate::background::Starting;
 use crate::machine::{ConnectError, Machine};
 
 /// Interval between the tries to reach a lost arbiter.
@@ -178,7 +179,7 @@ impl<'a> JobConnection<'a> {
             Err(_) => {}
         }
         let failure = match &mut search.starting {
-            Some(starting) => starting.failure(self.machine, now),
+            Some(starting) => starting.failure(now),
             None if now >= search.since + OTHERS_FIRST => {
                 match arbiter::begin(self.machine, self.launch) {
                     Ok(starting) => {
