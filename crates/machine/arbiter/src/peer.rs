@@ -128,7 +128,10 @@ pub(crate) fn is_gone(pidfd: &OwnedFd) -> bool {
 }
 
 /// Process and user at the other end of a socket; process 0 if it has no number here.
-pub(crate) fn holder_of(socket: &impl AsFd) -> io::Result<(u32, u32)> {
+///
+/// # Errors
+/// The descriptor is no connected socket.
+pub fn holder_of(socket: &impl AsFd) -> io::Result<(u32, u32)> {
     let credentials = raw_credentials(socket)?;
     let pid = u32::try_from(credentials.pid).unwrap_or(0);
     Ok((pid, credentials.uid))

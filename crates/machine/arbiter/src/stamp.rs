@@ -12,7 +12,7 @@ use crate::peer;
 /// One process of this machine, of all that there ever were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ProcessStamp {
+pub struct ProcessStamp {
     /// Its number, in the PID namespace of the writer.
     pub(crate) pid: u32,
     /// When it began, in clock ticks since the machine did.
@@ -23,7 +23,8 @@ pub(crate) struct ProcessStamp {
 
 impl ProcessStamp {
     /// The stamp of a process; `None` if it is gone or cannot be seen.
-    pub(crate) fn of(pid: Pid) -> Option<ProcessStamp> {
+    #[must_use]
+    pub fn of(pid: Pid) -> Option<ProcessStamp> {
         Some(ProcessStamp {
             pid: pid.0,
             began: peer::stat(pid)?.began,
@@ -33,7 +34,8 @@ impl ProcessStamp {
 
     /// Checks whether the process lives. If its begin is hidden (`hidepid`), it counts as the
     /// same process as long as its number is in use.
-    pub(crate) fn lives(&self) -> bool {
+    #[must_use]
+    pub fn lives(&self) -> bool {
         let pid = Pid(self.pid);
         let is_it = || peer::stat(pid).is_none_or(|stat| stat.began == self.began);
         let pidfd = peer::open(pid).ok().filter(|_| self.boot == boot());
