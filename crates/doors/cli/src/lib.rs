@@ -30,7 +30,10 @@
 //!   `look` asks the arbiter for what they show, or the driver where none runs. In `top/`, `keys`,
 //!   `columns` and `screen` are pure, and `live` owns the terminal; `node` asks the agent of a
 //!   cluster's node.
-//! - `standalone`: the arbiter as a program of its own.
+//! - `standalone`: the arbiter as a program of its own. `background` starts it, and the process that
+//!   serves data sets, where a command needs one and none runs.
+//! - `dataset/`: `get` asks for a data set and shows how far it is, `show` prints them, `start` finds
+//!   the process that serves the store, `serve` has its arguments.
 //! - `demo`: shows all of it on a fake machine, by starting this program; `workload` becomes the
 //!   programs that it runs.
 //!
@@ -58,8 +61,10 @@
 
 mod align;
 mod answer;
+mod background;
 pub mod completion;
 mod compute;
+pub mod dataset;
 pub mod demo;
 pub mod explain;
 pub mod inspect;

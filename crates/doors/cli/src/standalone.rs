@@ -203,7 +203,7 @@ fn real(variable: &str, name: &str) -> PathBuf {
 
 /// Starts this program again without `--detached`, in a session of its own, so that no terminal's
 /// Ctrl-C or hang-up reaches it. It has only our standard error.
-fn detach() -> anyhow::Result<()> {
+pub(crate) fn detach() -> anyhow::Result<()> {
     rustix::process::setsid().context("cannot start a session")?;
     let arguments = std::env::args_os().skip(1);
     let child = Command::new(executable()?)
@@ -211,7 +211,7 @@ fn detach() -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
-        .context("cannot start the arbiter")?;
+        .context("cannot start this program again")?;
     writeln!(std::io::stdout(), "{}", child.id()).context("cannot print the process number")
 }
 

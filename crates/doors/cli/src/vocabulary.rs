@@ -23,11 +23,12 @@ const TABLE: &str = "### Words that people and programs read";
 type Answers = fn() -> Vec<[String; 2]>;
 
 /// Every command with `-o`, and its answers.
-const COMMANDS: [(&str, Answers); 12] = [
+const COMMANDS: [(&str, Answers); 13] = [
     ("ps", crate::ps::tests::answers),
     ("top", top),
     ("limit", crate::limit::tests::answers),
     ("queue", queue),
+    ("dataset ls", crate::dataset::answers),
     ("inspect", crate::inspect::tests::shares::answers),
     ("plan", crate::plan::tests::answers),
     ("explain pod", crate::explain::tests::answers),

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use sublet_cli::{
-    BAD_INPUT, DONE, completion, demo, exit_code, explain, inspect, install, limit, plan,
+    BAD_INPUT, DONE, completion, dataset, demo, exit_code, explain, inspect, install, limit, plan,
     print_error, ps, queue, quota, run, simulate, standalone, top, workload,
 };
 
@@ -85,6 +85,15 @@ enum Command {
     Queue(queue::Args),
     /// Change the memory and compute limits of a running job on this machine
     Limit(limit::Args),
+    /// Keep copies of data sets on this machine's own disk
+    #[command(
+        subcommand,
+        after_help = "\
+EXAMPLES
+  sublet dataset get /mnt/nfs/imagenet     bring it here, under the name imagenet
+  sublet dataset ls                        what is here, and who uses it"
+    )]
+    Dataset(dataset::DatasetCommand),
     /// Show the users of each GPU
     Inspect(inspect::Args),
     /// Show the places that pods would get: the scheduler's engine on files, without a cluster
@@ -202,6 +211,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         }
         Command::Queue(args) => queue::run(&args)?.print(),
         Command::VisibleCards(args) => run::visible_cards(&args)?.print(),
+        Command::Dataset(command) => dataset::run(&command),
         Command::Limit(args) => limit::run(&args)?.print(),
         Command::Inspect(args) => on_one_thread(inspect::run(&args))?.print(),
         Command::Plan(args) => plan::run(&args),

@@ -7,6 +7,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sublet_arbiter::admin::{Class, parse_amount, parse_compute};
 use sublet_model::{SliceLength, parse_size};
 
+use super::datasets::{WantedDataset, wanted};
+use crate::dataset::StoreArgs;
 use crate::machine::MachineArgs;
 
 /// The most cards of a job: its pages have room for no more (`sublet_abi::MAX_DEVICES`).
@@ -34,6 +36,8 @@ EXAMPLES
                                                    only time that guaranteed jobs leave
   sublet run --memory 4GiB --priority -5 -- ./sweep
                                                    after everybody else who waits
+  sublet run --dataset imagenet --memory 8GiB -- python train.py
+                                                   with a data set on this machine's own disk
   sublet run --fake-gpu 2x16GiB --memory 4GiB -- ./prog
                                                    without a GPU, on a fake driver
 
@@ -117,6 +121,13 @@ pub struct Args {
     /// without a limit
     #[arg(long)]
     pub(super) compat: bool,
+    /// A data set that the job reads, brought here first and kept until it ends: a name that
+    /// `sublet dataset get` gave it. SUBLET_DATASET_NAME has its folder; with =FOLDER, as root, the
+    /// job finds it there
+    #[arg(long, value_name = "NAME[=FOLDER]", value_parser = wanted, value_hint = ValueHint::Other)]
+    pub(super) dataset: Vec<WantedDataset>,
+    #[command(flatten)]
+    pub(super) dataset_store: StoreArgs,
     #[command(flatten)]
     pub(super) machine: MachineArgs,
     /// The command and its arguments

@@ -6,6 +6,7 @@
 //! - `setup`: the job's needs on this machine; with `libraries`, `driver` and `mounts`.
 //! - `request` and `visible_cards`: the request to the arbiter.
 //! - `containers`: a note about a CMD that leaves the job.
+//! - `datasets`: brought here before the job waits for GPUs.
 //! - `arbiter`: the machine's arbiter, started if none runs.
 //! - `wait`: until there is a place; with `terminal` and `signals`.
 //! - `start`: the command in its place; with `environment`.
@@ -14,6 +15,7 @@
 mod arbiter;
 pub(crate) mod args;
 mod containers;
+mod datasets;
 mod driver;
 mod environment;
 mod job_connection;
@@ -89,6 +91,7 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
         .iter()
         .for_each(|note| say(note));
     // Before signals are caught: until there is a place to leave, Ctrl-C may simply end us.
+    let datasets = datasets::hold(&args.dataset, &args.dataset_store, mounts::is_allowed())?;
     drop(arbiter::open(&machine, &setup.launch)?);
     let mut signals = Signals::listen().context("cannot catch signals")?;
     let job = match wait::for_place(&machine, &setup.launch, submit, &mut signals, say)? {
@@ -96,7 +99,7 @@ fn run_job(args: &Args, carried: Option<&'static Carried>) -> Result<Ending, Fai
         Waited::Left(signal) => return Ok(Ending::before_start(signal)),
     };
     let mut notices = Notices::listen(setup.fake.as_deref(), std::io::stderr().is_terminal());
-    let child = start::start(args, &program, &setup, &job, &notices)?;
+    let child = start::start(args, &program, &setup, &job, &notices, &datasets)?;
     let mut connection = JobConnection::new(&machine, &setup.launch, job);
     let ending = supervise::follow(child, &mut signals, &mut connection, &mut notices, say)?;
     notices.last().into_iter().for_each(say);

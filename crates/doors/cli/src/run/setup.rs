@@ -2,6 +2,7 @@
 //! found before the job is queued, so that nobody waits for a place and then fails.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use super::arbiter::LaunchOptions;
 use super::driver::{self, DriverFiles, DriverLibrary, Search};
 use super::environment::{self, JobEnvironment};
 use super::libraries::{self, Interposer};
-use super::mounts::{self, MountPlan, Mounted};
+use super::mounts::{self, Bind, MountPlan, Mounted};
 use crate::answer::Advised;
 use crate::machine::Machine;
 
@@ -89,13 +90,18 @@ impl Setup {
 
     /// The mounts, if they are allowed and there is a file to mount over. Without them preloading
     /// reaches all programs but those that load the driver past the C library or have lost the
-    /// job's environment, and the arbiter reports these.
-    pub(super) fn mount(&self, given: &JobEnvironment) -> Option<Mounted> {
-        if !self.may_mount() {
-            return None;
+    /// job's environment, and the arbiter reports these. `more` are mounts that the user asked for.
+    ///
+    /// # Errors
+    /// They are not allowed, or the kernel refuses one.
+    pub(super) fn mount(&self, given: &JobEnvironment, more: &[Bind]) -> io::Result<Mounted> {
+        if !mounts::is_allowed() || (self.mounts.binds.is_empty() && more.is_empty()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let settings = environment::settings(given).ok()?;
-        Mounted::apply(&self.mounts, (mounts::settings_file(), &settings)).ok()
+        let settings = environment::settings(given).map_err(io::Error::other)?;
+        let mut plan = self.mounts.clone();
+        plan.binds.extend_from_slice(more);
+        Mounted::apply(&plan, (mounts::settings_file(), &settings))
     }
 
     /// Refuses a job whose programs would read an existing settings file instead of ours.

@@ -9,6 +9,7 @@ use anyhow::Context;
 use rustix::process::Pid;
 
 use super::args::Args;
+use super::datasets::HeldDatasets;
 use super::environment::{JobEnvironment, environment};
 use super::notices::Notices;
 use super::program::ProgramError;
@@ -23,6 +24,7 @@ pub(super) fn start(
     setup: &Setup,
     job: &PlacedJob,
     notices: &Notices,
+    datasets: &HeldDatasets,
 ) -> Result<Pid, Failure> {
     // Whatever the command starts stays below us, by which the arbiter knows the job.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -39,14 +41,25 @@ pub(super) fn start(
         preload: preload.as_deref(),
     };
     let kept = setup.mounts.real.as_ref().unwrap_or(&setup.driver);
-    let mounted = setup.mount(&given(&kept.0, &kept.1));
+    let binds = datasets.binds();
+    let mounted = match setup.mount(&given(&kept.0, &kept.1), &binds) {
+        Err(error) if !binds.is_empty() => {
+            let hint = "without `=FOLDER` a variable says where the data set is";
+            let failed = Advised::new("the job's data sets cannot be mounted", hint);
+            return Err(failed.caused_by(error).into());
+        }
+        mounted => mounted.ok(),
+    };
     let driver = if mounted.is_some() {
         kept
     } else {
         &setup.driver
     };
-    let environment = environment(&given(&driver.0, &driver.1));
-    let child = spawn(program, &args.command, environment);
+    let ours = environment(&given(&driver.0, &driver.1));
+    let ours = ours
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    let child = spawn(program, &args.command, ours.chain(datasets.variables()));
     // The command has the mounts now; we must not.
     drop(mounted);
     Ok(child?)
@@ -56,7 +69,7 @@ pub(super) fn start(
 fn spawn(
     file: &Path,
     command: &[OsString],
-    environment: Vec<(&'static str, OsString)>,
+    environment: impl Iterator<Item = (String, OsString)>,
 ) -> Result<Pid, ProgramError> {
     let (name, arguments) = command.split_first().ok_or_else(|| {
         let nothing = String::new();
