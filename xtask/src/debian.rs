@@ -1,4 +1,4 @@
-//! The Debian package, by `dpkg-deb`. It has the one file, its man pages and completions, and nothing
+//! The Debian package, by `dpkg-deb`. It has the two programs, their man pages and completions, and nothing
 //! that starts by itself. The same files make the same bytes. (Debian Policy 4.6, chapters 3, 5, 6, 12.)
 
 use std::fs;
@@ -33,10 +33,10 @@ pub(crate) fn is_possible() -> bool {
     told.is_ok_and(|output| output.status.success())
 }
 
-/// Makes the package of the program, of other files of an installation, and of documents about it.
+/// Makes the package of the programs, of other files of an installation, and of documents about it.
 /// `moment`: seconds since 1970 that its files and its entry of the changelog are of.
 pub(crate) fn pack(
-    program: &Path,
+    programs: &[PathBuf],
     others: &[Installed],
     documents: &[PathBuf],
     moment: i64,
@@ -44,7 +44,10 @@ pub(crate) fn pack(
 ) -> Result<()> {
     let work = tempfile::tempdir().context("make a folder for the package")?;
     let usr = work.path().join("usr");
-    put(program, &usr.join("bin/sublet"))?;
+    for program in programs {
+        let name = program.file_name().context("a program without a name")?;
+        put(program, &usr.join("bin").join(name))?;
+    }
     for Installed { place, file } in others {
         let to = usr.join(place.replace(ZSH.0, ZSH.1));
         put(file, &to)?;

@@ -1,6 +1,7 @@
-//! `cargo xtask release`: the one file that is handed out. It is `sublet` with its libraries
-//! inside, linked for the same old glibc as they are. So it runs on every machine that can
-//! load them: any machine of the last years, with any image. Nothing is published here.
+//! `cargo xtask release`: the one file that is handed out, and a second one for those who want data
+//! sets. The one file is `sublet` with its libraries inside, linked for the same old glibc as they
+//! are. So it runs on every machine that can load them: any machine of the last years, with any
+//! image. Nothing is published here.
 
 use std::env;
 use std::fs;
@@ -32,8 +33,11 @@ const SIGNATURE: &str = "SHA256SUMS.sig";
 /// The name of the file, built and handed out.
 const SUBLET: &str = "sublet";
 
-/// The most that the one file has.
-const BYTES_MAX: u64 = 30_000_000;
+/// The file beside it that serves data sets, and its package.
+const DATASET: (&str, &str) = ("sublet-dataset", "sublet-dataset-server");
+
+/// The most that each of the two has.
+const BYTES_MAX: [(&str, u64); 2] = [(SUBLET, 30_000_000), (DATASET.0, 6_000_000)];
 
 /// Variable that names the folder of the packed libraries to the product's build:
 /// crates/doors/sublet/src/carried.rs, which has their names too.
@@ -61,6 +65,7 @@ const BUILD: &str = "SUBLET_BUILD";
 
 It writes
   sublet                          runs on x86-64 Linux with glibc 2.28 or newer; needs no other file
+  sublet-dataset                  beside it, for `sublet dataset`; in each of the below but the image
   sublet-VERSION-….whl            the same as a Python wheel, for pip and uv
   sublet_VERSION_amd64.deb        the same as a package of Debian and Ubuntu
   sublet-VERSION-x86_64.tar.gz    the same with licence, man pages and completions, for sending
@@ -106,26 +111,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     fs::create_dir_all(&out).with_context(|| format!("make {}", out.display()))?;
-    let place = out.join(SUBLET);
-    if arguments.quick {
-        quick(&place)?;
-    } else {
-        portable(&place)?;
+    match arguments.quick {
+        true => quick(&out)?,
+        false => portable(&out)?,
     }
     heading("3/3 packing (10 s)");
-    let files = pack_all(&out, &place, arguments.quick)?;
+    let files = pack_all(&out, arguments.quick)?;
     sums(&out, &files)?;
     if let Some(key) = &arguments.sign {
         sign(&out, key)?;
     }
     check(&out, arguments.signers.as_deref())?;
     heading(&format!("done in {}", time(started.elapsed())));
-    println!("{}", place.display());
+    println!("{}", out.join(SUBLET).display());
     Ok(())
 }
 
-/// Packs the program in all its forms, and returns the names of what is handed out.
-fn pack_all(out: &Path, place: &Path, quick: bool) -> Result<Vec<String>> {
+/// Packs the programs in all their forms, and returns the names of what is handed out.
+fn pack_all(out: &Path, quick: bool) -> Result<Vec<String>> {
+    let place = &out.join(SUBLET);
+    let programs = [place.clone(), out.join(DATASET.0)];
     let packages = contents::packages()?;
     let (license, notice) = (repository()?.join(LICENSE), repository()?.join(NOTICE));
     let others = out.join(OTHERS);
@@ -140,6 +145,7 @@ fn pack_all(out: &Path, place: &Path, quick: bool) -> Result<Vec<String>> {
     let installed = describe(place, work.path())?;
     let mut files = vec![
         SUBLET.to_owned(),
+        DATASET.0.to_owned(),
         OTHERS.to_owned(),
         bill_name(),
         image_name(),
@@ -155,7 +161,7 @@ fn pack_all(out: &Path, place: &Path, quick: bool) -> Result<Vec<String>> {
             let package = out.join(debian::file_name());
             let documents = [notice.clone(), others.clone(), bill.clone()];
             let to = (&*package, effort);
-            debian::pack(place, &installed, &documents, moment()?, to)?;
+            debian::pack(&programs, &installed, &documents, moment()?, to)?;
             debian::judge(&package, effort)?;
             files.push(debian::file_name());
         }
@@ -166,11 +172,11 @@ fn pack_all(out: &Path, place: &Path, quick: bool) -> Result<Vec<String>> {
     match (quick, pip::check()) {
         // The linker has asked for it.
         (false, _) => {
-            wheel::pack(place, texts, &installed, &wheel, effort)?;
+            wheel::pack(&programs, texts, &installed, &wheel, effort)?;
             files.extend([wheel::file_name(), pack(out, work.path())?]);
         }
         (true, Ok(())) => {
-            wheel::pack(place, texts, &installed, &wheel, effort)?;
+            wheel::pack(&programs, texts, &installed, &wheel, effort)?;
             files.push(wheel::file_name());
         }
         (true, Err(reason)) => heading(&format!("no wheel: {reason:#}")),
@@ -196,7 +202,7 @@ pub(crate) fn quick_place() -> Result<PathBuf> {
 }
 
 /// For every machine of the floor.
-fn portable(place: &Path) -> Result<()> {
+fn portable(out: &Path) -> Result<()> {
     pip::check().context(
         "no linker; `cargo xtask release --quick` needs none, and serves this machine alone",
     )?;
@@ -205,24 +211,29 @@ fn portable(place: &Path) -> Result<()> {
     ));
     let folder = libraries::build()?;
     heading(&format!(
-        "2/3 sublet around them, for glibc {FLOOR}, optimised (6 to 10 min cold)"
+        "2/3 sublet around them, for glibc {FLOOR}, optimised (8 to 14 min cold)"
     ));
     let carried = carried(&folder, "-9")?;
     let mut build = linker::build()?;
-    build.args(["--package", SUBLET, "--features", "sublet/carry"]);
+    build.args(["--package", SUBLET, "--package", DATASET.1]);
+    build.args(["--features", "sublet/carry"]);
     run_command(build.env(CARRY, carried).env(BUILD, version()?))?;
-    let built = folder.join(SUBLET);
-    libraries::check(&built)?;
-    let bytes = fs::metadata(&built).context("look at the one file")?.len();
-    ensure!(
-        bytes <= BYTES_MAX,
-        "the one file has {bytes} bytes, and its bound is {BYTES_MAX}"
-    );
-    put(&built, place)
+    for (name, most) in BYTES_MAX {
+        let built = folder.join(name);
+        libraries::check(&built)?;
+        let bytes = fs::metadata(&built).with_context(|| format!("look at {name}"))?;
+        let bytes = bytes.len();
+        ensure!(
+            bytes <= most,
+            "{name} has {bytes} bytes, and its bound is {most}"
+        );
+        put(&built, &out.join(name))?;
+    }
+    Ok(())
 }
 
 /// For this machine.
-fn quick(place: &Path) -> Result<()> {
+fn quick(out: &Path) -> Result<()> {
     heading("1/3 the libraries, for this machine (1 min cold)");
     run_command(&mut cargo(&[&["build"], product().as_slice()].concat())?)?;
     let built = program("debug", SUBLET)?;
@@ -237,7 +248,8 @@ fn quick(place: &Path) -> Result<()> {
     let carried = carried(folder, "-1")?;
     let mut around = cargo(&carry)?;
     run_command(around.env(CARRY, carried).env(BUILD, version()?))?;
-    put(&built, place)?;
+    put(&built, &out.join(SUBLET))?;
+    put(&folder.join(DATASET.0), &out.join(DATASET.0))?;
     // The next `cargo build` puts the plain one there again, whose libraries are those beside
     // it, as people who change them expect.
     fs::remove_file(&built).with_context(|| format!("remove {}", built.display()))
@@ -357,7 +369,7 @@ fn image_name() -> String {
 fn pack(out: &Path, work: &Path) -> Result<String> {
     let archive = format!("sublet-{}-x86_64.tar.gz", env!("CARGO_PKG_VERSION"));
     let mut tar = image::tar("--gzip", Path::new(&archive));
-    tar.args([SUBLET, OTHERS])
+    tar.args([SUBLET, DATASET.0, OTHERS])
         .args([&bill_name(), "--directory"])
         .arg(work)
         .args([SHARE, "--directory"])

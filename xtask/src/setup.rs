@@ -29,8 +29,9 @@ pub(crate) fn program(profile: &str, name: &str) -> Result<PathBuf> {
 
 /// Packages of the product, with the libraries that `sublet run` looks for beside it and the programs
 /// that tests and demonstrations run on a GPU.
-pub(crate) const PRODUCT: [&str; 7] = [
+pub(crate) const PRODUCT: [&str; 8] = [
     "sublet",
+    "sublet-dataset-server",
     "sublet-libcuda",
     "sublet-libnvml",
     "sublet-preload",

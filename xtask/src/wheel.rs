@@ -65,10 +65,10 @@ fn tag() -> String {
     )
 }
 
-/// Writes the wheel of the program, its licences, the list of its contents (PEP 770), and the other
+/// Writes the wheel of the programs, their licences, the list of its contents (PEP 770), and the other
 /// files of an installation.
 pub(crate) fn pack(
-    program: &Path,
+    programs: &[PathBuf],
     (licenses, contents): (&[PathBuf], &Path),
     others: &[Installed],
     wheel: &Path,
@@ -83,7 +83,12 @@ pub(crate) fn pack(
     let text = |name: &str, text: String| -> Value {
         json!({ "name": format!("{about}/{name}"), "text": text, "mode": PLAIN })
     };
-    let mut entries = vec![file(format!("{data}/scripts/{NAME}"), program, 0o755)?];
+    let mut entries = Vec::new();
+    for program in programs {
+        let name = program.file_name().context("a program without a name")?;
+        let name = format!("{data}/scripts/{}", name.to_string_lossy());
+        entries.push(file(name, program, 0o755)?);
+    }
     for Installed { place, file: from } in others {
         entries.push(file(format!("{data}/data/{place}"), from, PLAIN)?);
     }

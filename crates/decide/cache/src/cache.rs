@@ -296,10 +296,9 @@ impl DatasetCache {
         set.is_pinned = false;
         set.is_unwanted = true;
         set.failure = None;
-        let old = set.current.take();
+        set.current = None;
         self.answer_waiting(key, &CacheAnswer::Deleted, out);
         self.fewer_wait(key, out);
-        if let Some(version) = old {}
         self.drop_part(key, out);
     }
 

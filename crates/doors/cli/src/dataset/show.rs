@@ -162,7 +162,7 @@ pub(crate) mod tests {
         };
         DatasetList {
             store: DatasetStore {
-                path: "/var/lib/sublet/datasets".to_owned(),
+                path: "/var/cache/sublet/datasets".to_owned(),
                 view: "files".to_owned(),
                 view_reason: Some("cannot mount EROFS: operation not permitted".to_owned()),
                 disk_bytes: 1 << 40,

@@ -24,7 +24,7 @@ const IDLE_SECONDS: u32 = 60;
 /// The store of a command.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct StoreArgs {
-    /// Folder of the store, on a disk of this machine [default: /var/lib/sublet/datasets for root,
+    /// Folder of the store, on a disk of this machine [default: /var/cache/sublet/datasets for root,
     /// else ~/.cache/sublet/datasets]
     #[arg(long, value_name = "FOLDER", env = "SUBLET_DATASET_STORE", value_hint = clap::ValueHint::DirPath)]
     store: Option<PathBuf>,
@@ -155,7 +155,7 @@ pub(super) fn server_program() -> anyhow::Result<PathBuf> {
 
 fn usual_folder() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/sublet/datasets"));
+        return Ok(PathBuf::from("/var/cache/sublet/datasets"));
     }
     let var = |name| {
         std::env::var_os(name)

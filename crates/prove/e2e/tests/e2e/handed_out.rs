@@ -67,6 +67,8 @@ fn a_package_has_the_program_and_says_what_it_needs() -> Result<()> {
     };
     let version = said(Command::new(root.join("usr/bin/sublet")).arg("--version"))?;
     assert!(version.starts_with("sublet "), "{version}");
+    let serves = said(Command::new(root.join("usr/bin/sublet-dataset")).arg("--version"))?;
+    assert!(serves.starts_with("sublet-dataset "), "{serves}");
     let fields = fs::read_to_string(root.join("DEBIAN/control"))?;
     for field in [
         "Package: sublet\n",
@@ -120,6 +122,13 @@ fn purging_leaves_nothing_unless_somebody_is_at_work() -> Result<()> {
     assert_eq!(left("", "purge")?, "");
     assert_eq!(left("flock /run/sublet/gpu/arbiter.lock", "purge")?, all);
     assert_eq!(left("mkdir /var/lib/sublet;", "purge")?, all);
+    let store = "/var/cache/sublet/datasets";
+    let serves = format!(
+        "mkdir -p {store}/views/a; mount -t tmpfs none {store}/views/a; touch {store}/lock;"
+    );
+    assert_eq!(left(&serves, "purge")?, "");
+    let serves = format!("{serves} flock {store}/lock");
+    assert_eq!(left(&serves, "purge")?, all);
     Ok(())
 }
 
