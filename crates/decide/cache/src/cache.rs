@@ -135,7 +135,7 @@ impl DatasetCache {
         }
         self.list_again(now, out);
         self.evict_useless(out);
-        self.make_room(out);
+        self.make_room(now, out);
         self.forget_empty(now);
         actions
     }

@@ -23,12 +23,14 @@ const TABLE: &str = "### Words that people and programs read";
 type Answers = fn() -> Vec<[String; 2]>;
 
 /// Every command with `-o`, and its answers.
-const COMMANDS: [(&str, Answers); 13] = [
+const COMMANDS: [(&str, Answers); 15] = [
     ("ps", crate::ps::tests::answers),
     ("top", top),
     ("limit", crate::limit::tests::answers),
     ("queue", queue),
+    ("dataset get", crate::dataset::answers_of_one),
     ("dataset ls", crate::dataset::answers),
+    ("dataset show", crate::dataset::answers_of_one),
     ("inspect", crate::inspect::tests::shares::answers),
     ("plan", crate::plan::tests::answers),
     ("explain pod", crate::explain::tests::answers),

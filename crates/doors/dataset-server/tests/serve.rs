@@ -371,3 +371,43 @@ fn what_cannot_fit_is_refused_with_both_amounts() {
     let ended = stage.command().output().unwrap();
     assert_eq!(ended.status.code(), Some(0));
 }
+
+#[test]
+fn a_set_on_its_way_comes_from_one_source() {
+    let mut stage = Stage::new(&["--view", "files"]);
+    stage.fill(8, 60, 16 << 20);
+    stage.start();
+    let mut first = stage.get();
+    // It has been heard, and takes a while.
+    let told = first.reply().unwrap();
+    assert!(matches!(told, DatasetReply::Progress(_)), "{told:?}");
+    let other = stage.base.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("file"), b"other").unwrap();
+    let get = |cached| {
+        stage.ask(&DatasetRequest::Get {
+            name: "set".to_owned(),
+            source: Some(other.to_str().unwrap().to_owned()),
+            cached,
+            wait: false,
+        })
+    };
+    match last(&mut get(false)) {
+        DatasetReply::Refused { reason, .. } => {
+            assert!(
+                reason.contains("on its way from another source"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let DatasetReply::Ready { path, .. } = last(&mut first) else {
+        panic!("it is there");
+    };
+    assert_eq!(files(Path::new(&path)), files(&stage.source()));
+    // Afterwards it is a new version, also where the copy that is here would do.
+    match last(&mut get(true)) {
+        DatasetReply::Ready { path, .. } => assert_eq!(files(Path::new(&path)), files(&other)),
+        other => panic!("{other:?}"),
+    }
+}

@@ -17,6 +17,7 @@ use crate::crew::{Crew, STALL, StopFlag, stalled, stopped};
 use crate::hash::{PIECE, file_hash, piece_hash};
 use crate::source::DataSource;
 use crate::tree::SourceTree;
+use crate::words::system_text;
 
 /// Readers at the start, and the most.
 const READERS: usize = 16;
@@ -379,7 +380,7 @@ pub(crate) fn disk_fault(path: &str, error: &io::Error) -> SourceFault {
     }
     let text = match error.kind() {
         io::ErrorKind::StorageFull => format!("the disk of the store is full: {path}"),
-        _ => format!("cannot write {path} to the store: {error}"),
+        _ => format!("cannot write {path} to the store: {}", system_text(error)),
     };
     SourceFault {
         kind: FaultKind::Passing,

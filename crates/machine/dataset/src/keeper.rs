@@ -142,11 +142,12 @@ impl Keeper {
             .leases
             .retain(|lease| is_there(&lease.version) && lease.process.lives());
         let mut plans = BTreeSet::new();
-        let mut packs: BTreeSet<PackId> = found
+        let claimed: BTreeSet<PackId> = found
             .versions
             .iter()
             .flat_map(|known| known.packs.keys().copied())
             .collect();
+        let mut packs = claimed.clone();
         for set in &record.sets {
             let of_set = set.plans();
             packs.extend(store.noted_packs(&of_set));
@@ -165,6 +166,7 @@ impl Keeper {
         });
         found.leases = leases.collect();
         store.sweep(&versions, &packs, &plans)?;
+        *store.claims() = claimed;
         record.save(&store.record_file())?;
         let (inputs, heard) = channel();
         let keeper = Keeper {

@@ -5,12 +5,12 @@
 //! the commands' end of its socket.
 //!
 //! # Modules
-//! Suggested reading order. Pure: `block`, `bytes` (numbers out of bytes), `tree` (what a source has),
+//! Suggested reading order. Pure: `words`, `block`, `bytes` (numbers out of bytes), `tree` (what a source has),
 //! `hash` (BLAKE3 by pieces), `layout` (which file goes into which pack), `manifest` and `image` (a
 //! version as bytes, for us and for the kernel). Acting: `crew` (threads that may hang), `source`
 //! with a file for each kind, `disk`, `pack` and `sink` (where bytes go), `fetch` (many readers, one
 //! writer), `view` (mounts), `check` (wrong bytes), `store` (all of these on one disk), `record`
-//! (what is in it). The process: `wire` (messages), `keeper` (the loop), `server`, `client`.
+//! (what is in it). The process: `wire` (messages), `keeper` (the loop), `server`, `client`. `outside` is for the fuzzer.
 
 mod block;
 mod bytes;
@@ -24,6 +24,7 @@ mod image;
 mod keeper;
 mod layout;
 mod manifest;
+pub mod outside;
 mod pack;
 mod record;
 mod server;
@@ -35,6 +36,7 @@ mod tests;
 mod tree;
 mod view;
 mod wire;
+mod words;
 
 pub use client::{DatasetClient, DatasetClientError};
 pub use server::{DatasetError, DatasetServer, dataset_socket};

@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use blake3::hazmat::ChainingValue;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use serde::{Deserialize, Serialize};
 use sublet_cache::PackId;
 
@@ -63,7 +63,10 @@ pub(crate) struct PackTable {
 }
 
 impl PackTable {
-    fn write(&self) -> Vec<u8> {
+    /// Bytes behind a table, by which it is found.
+    pub(crate) const END_BYTES: usize = 16;
+
+    pub(crate) fn write(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(self.plan);
         out.extend((self.files.len() as u32).to_le_bytes());
@@ -81,7 +84,7 @@ impl PackTable {
     }
 
     /// Reads a table, the bytes between those of the files and the last sixteen.
-    fn parse(bytes: &[u8]) -> Result<PackTable, PackError> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<PackTable, PackError> {
         if !bytes.starts_with(MAGIC) {
             return Err(PackError::Magic);
         }
@@ -200,6 +203,14 @@ impl PackWriter {
     pub(crate) fn begin(folder: &Path, plan: &PackPlan) -> io::Result<PackWriter> {
         let [path, _] = part_files(folder, &plan.hash);
         let file = open_direct(&path)?;
+        // Another set of the same source may be making the same pack.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let busy = "another fetch makes the same pack; it is used when it is there";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, busy));
+            }
+            locked => locked?,
+        }
         let mut writer = PackWriter {
             file,
             path,

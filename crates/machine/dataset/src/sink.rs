@@ -1,12 +1,12 @@
 //! Takers of a fetch's bytes: packs, or the files of a tree where nothing can be mounted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::Timestamps;
 use rustix::time::Timespec;
@@ -31,6 +31,8 @@ pub(crate) struct PackFolders {
     pub(crate) packs: PathBuf,
     /// Unfinished ones, and notes about whole ones that no version has yet.
     pub(crate) parts: PathBuf,
+    /// Packs of versions: [`Store::claims`](crate::store::Store::claims).
+    pub(crate) claims: Arc<Mutex<BTreeSet<PackId>>>,
 }
 
 impl PackFolders {
@@ -60,6 +62,23 @@ impl PackFolders {
     /// The pack that a note names.
     pub(crate) fn noted(&self, plan: &[u8; 32]) -> Option<PackId> {
         PackId::read(fs::read_to_string(self.note(plan)).ok()?.trim())
+    }
+
+    /// Every pack that a note names.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn all_noted(&self) -> io::Result<BTreeSet<PackId>> {
+        let mut noted = BTreeSet::new();
+        for entry in fs::read_dir(&self.parts)? {
+            let path = entry?.path();
+            if path.extension() == Some("made".as_ref()) {
+                // A note that went meanwhile names nothing.
+                let text = fs::read_to_string(path).unwrap_or_default();
+                noted.extend(PackId::read(text.trim()));
+            }
+        }
+        Ok(noted)
     }
 
     /// Bytes that a plan has on the disk.
@@ -177,9 +196,12 @@ impl FileSink for PackSink {
         let Some((group, writer)) = self.current.take() else {
             return Ok(());
         };
+        // Nobody deletes it between its name and its note.
+        let held = self.folders.claims.lock();
         let made = writer.seal(&self.folders.packs)?;
         let note = self.folders.note(&self.plans[group].hash);
         write_whole(&note, made.0.id.to_string().as_bytes())?;
+        drop(held);
         self.sealed.insert(group, made);
         Ok(())
     }

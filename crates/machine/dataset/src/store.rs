@@ -14,8 +14,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sublet_cache::{DiskSpace, KnownVersion, PackId, VersionDigest};
+use sublet_cache::{DiskSpace, KnownVersion, Made, PackId, VersionDigest};
 use sublet_model::{Bytes, Time};
 
 use crate::block::padded;
@@ -33,6 +34,8 @@ pub(crate) struct Store {
     pub(crate) mode: ViewMode,
     /// Why the mode is not a better one.
     pub(crate) mode_reason: Option<String>,
+    /// Packs of versions. Under its lock packs get their names, and are deleted.
+    claims: Arc<Mutex<BTreeSet<PackId>>>,
 }
 
 impl Store {
@@ -56,7 +59,13 @@ impl Store {
             root,
             mode,
             mode_reason,
+            claims: Arc::default(),
         })
+    }
+
+    /// Packs of versions: no other work gives a pack its name or deletes one meanwhile.
+    pub(crate) fn claims(&self) -> MutexGuard<'_, BTreeSet<PackId>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -83,6 +92,7 @@ impl Store {
         PackFolders {
             packs: self.folder("packs"),
             parts: self.folder("parts"),
+            claims: self.claims.clone(),
         }
     }
 
@@ -183,11 +193,11 @@ impl Store {
         })
     }
 
-    /// Deletes a version, and those of its packs that are not kept by another.
+    /// Deletes a version, and those of its packs that nobody else claims.
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) fn evict(&self, version: VersionDigest, kept: &BTreeSet<PackId>) -> io::Result<()> {
+    pub(crate) fn evict(&self, version: VersionDigest) -> io::Result<()> {
         let manifest = self.manifest(version);
         let view = self.view(version);
         if self.mode == ViewMode::Files {
@@ -198,16 +208,38 @@ impl Store {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            for pack in manifest.iter().flat_map(|manifest| &manifest.packs) {
-                if !kept.contains(&pack.id) {
-                    remove_file(&pack_file(&self.folder("packs"), pack.id))?;
-                }
-            }
+            let packs = manifest.iter().flat_map(|manifest| &manifest.packs);
+            self.delete_packs(packs.map(|pack| pack.id))?;
         }
         match fs::remove_dir_all(self.set_folder(version)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Deletes packs that no version has and no note of an unfinished set names.
+    fn delete_packs(&self, packs: impl Iterator<Item = PackId>) -> io::Result<()> {
+        let claims = self.claims();
+        let noted = self.pack_folders().all_noted()?;
+        for id in packs.filter(|id| !claims.contains(id) && !noted.contains(id)) {
+            remove_file(&pack_file(&self.packs(), id))?;
+        }
+        Ok(())
+    }
+
+    /// Claims the packs of a version that was just made.
+    ///
+    /// # Errors
+    /// One of them is gone: it was deleted with another version at the same time.
+    pub(crate) fn claim(&self, made: &Made) -> io::Result<()> {
+        let mut claims = self.claims();
+        if self.mode.is_packed() {
+            for id in made.packs.keys() {
+                fs::metadata(pack_file(&self.packs(), *id))?;
+            }
+        }
+        claims.extend(made.packs.keys());
+        Ok(())
     }
 
     /// Bytes of unfinished parts.
@@ -222,17 +254,16 @@ impl Store {
         self.folder("parts").join(format!("{}.tree", PackId(*plan)))
     }
 
-    /// Deletes unfinished parts, and the packs of theirs that are not kept.
+    /// Deletes unfinished parts, and the packs of theirs that nobody else claims.
     ///
     /// # Errors
     /// The disk's.
-    pub(crate) fn drop_parts(&self, plans: &[[u8; 32]], kept: &BTreeSet<PackId>) -> io::Result<()> {
+    pub(crate) fn drop_parts(&self, plans: &[[u8; 32]]) -> io::Result<()> {
         let folders = self.pack_folders();
         for plan in plans {
-            if let Some(id) = folders.noted(plan).filter(|id| !kept.contains(id)) {
-                remove_file(&pack_file(&folders.packs, id))?;
-            }
+            let pack = folders.noted(plan);
             folders.forget(plan);
+            self.delete_packs(pack.into_iter())?;
             let tree = self.part_tree(plan);
             remove_tree(&tree)?;
             remove_file(&tree.with_extension("ckpt"))?;

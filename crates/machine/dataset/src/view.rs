@@ -18,6 +18,7 @@ use sublet_cache::VersionDigest;
 use crate::block::BLOCK;
 use crate::image::write_image;
 use crate::manifest::Manifest;
+use crate::words::system_text;
 
 /// Way in which versions are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ impl ViewMode {
         for mode in [ViewMode::Direct, ViewMode::Buffered] {
             match try_mount(folder, mode) {
                 Ok(()) => return (mode, reason),
-                Err(error) => reason = Some(format!("cannot mount EROFS: {error}")),
+                Err(error) => reason = Some(format!("cannot mount EROFS: {}", system_text(&error))),
             }
         }
         (ViewMode::Files, reason)
@@ -125,6 +126,10 @@ pub(crate) fn mount_image(
 /// # Errors
 /// The kernel's. A folder that is no mount is none.
 pub(crate) fn unmount_view(target: &Path) -> io::Result<()> {
+    if !is_mount(target) {
+        // Who may not mount need not ask.
+        return Ok(());
+    }
     match unmount(target, UnmountFlags::DETACH) {
         Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),

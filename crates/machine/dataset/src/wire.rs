@@ -149,7 +149,7 @@ pub struct DatasetRow {
     pub pinned: bool,
     /// Time of its last use, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub used_ms: Option<u64>,
+    pub last_used_ms: Option<u64>,
     /// The last trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -5,6 +5,9 @@ mod admission_review;
 mod agent_record;
 mod amount;
 mod annotation;
+mod dataset_manifest;
+mod dataset_pack;
+mod dataset_record;
 mod driver_message;
 mod elf;
 mod extender_call;
@@ -31,6 +34,9 @@ pub const TARGETS: &[Target] = &[
     agent_record::TARGET,
     amount::TARGET,
     annotation::TARGET,
+    dataset_manifest::TARGET,
+    dataset_pack::TARGET,
+    dataset_record::TARGET,
     driver_message::TARGET,
     elf::TARGET,
     extender_call::TARGET,

@@ -64,9 +64,16 @@ impl DatasetCache {
         };
         match flight.step {
             Step::Fetching {
-                reserved, written, ..
+                fingerprint,
+                reserved,
+                written,
+                ..
             } => {
-                flight.step = Step::Stopping { reserved, written };
+                flight.step = Step::Stopping {
+                    fingerprint,
+                    reserved,
+                    written,
+                };
                 out.push(CacheAction::Stop(key.clone()));
             }
             Step::Waiting(_) | Step::Resting { .. } | Step::Repairing(_) => set.flight = None,

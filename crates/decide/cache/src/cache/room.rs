@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_model::{Bytes, Milli};
+use sublet_model::{Bytes, Milli, Time};
 
 use super::state::{DatasetCache, Step, Version, VersionState};
 use crate::event::{CacheAction, CacheAnswer, SourceListing, Urgency};
-use crate::key::{DatasetKey, PackId, VersionDigest};
+use crate::key::{DatasetKey, PackId, SourceFingerprint, VersionDigest};
 
 /// Something that can be deleted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ struct Pool {
 
 impl DatasetCache {
     /// Begins the flights that have room, in order, and makes room for those that have none.
-    pub(super) fn make_room(&mut self, out: &mut Vec<CacheAction>) {
+    pub(super) fn make_room(&mut self, now: Time, out: &mut Vec<CacheAction>) {
         let is_lost_going =
             |known: &Version| known.was_lost && matches!(known.state, VersionState::Evicting(_));
         if self.versions.values().any(is_lost_going) {
@@ -57,15 +57,26 @@ impl DatasetCache {
             if pool.writing >= self.limits.fetches {
                 return;
             }
-            let is_going = |state| matches!(state, VersionState::Evicting(_));
-            if self
-                .shows(listing.fingerprint)
-                .is_some_and(|(_, state)| is_going(state))
-            {
-                continue;
+            match self.shows(listing.fingerprint) {
+                // Another set brought it meanwhile.
+                Some((version, VersionState::Ready)) => self.arrived(now, &key, version, out),
+                Some((_, VersionState::Evicting(_))) => {}
+                _ if self.is_coming(listing.fingerprint) => {}
+                _ => self.make_room_for(&key, listing, &mut pool, out),
             }
-            self.make_room_for(&key, listing, &mut pool, out);
         }
+    }
+
+    /// Does a fetch of another set bring that state of a source?
+    fn is_coming(&self, state: SourceFingerprint) -> bool {
+        let flights = self.sets.values().filter_map(|set| set.flight.as_ref());
+        let mut steps = flights.map(|flight| flight.step);
+        steps.any(|step| match step {
+            Step::Fetching { fingerprint, .. } | Step::Stopping { fingerprint, .. } => {
+                fingerprint == state
+            }
+            _ => false,
+        })
     }
 
     fn make_room_for(
@@ -80,7 +91,7 @@ impl DatasetCache {
             return self.does_not_fit(key, with_slack(listing.need), could_ever, |_| true, out);
         }
         if pool.open >= with_slack(listing.need) {
-            return self.begin(key, listing.need, pool, out);
+            return self.begin(key, listing, pool, out);
         }
         // The set's present version may go too, if nothing else does; then all must be fetched.
         let mut could = None;
@@ -109,10 +120,11 @@ impl DatasetCache {
     fn begin(
         &mut self,
         key: &DatasetKey,
-        need: Bytes,
+        listing: SourceListing,
         pool: &mut Pool,
         out: &mut Vec<CacheAction>,
     ) {
+        let need = listing.need;
         let urgency = self.urgency_of(key).unwrap_or(Urgency::Ahead);
         let Some(set) = self.sets.get_mut(key) else {
             return;
@@ -121,6 +133,7 @@ impl DatasetCache {
             return;
         };
         flight.step = Step::Fetching {
+            fingerprint: listing.fingerprint,
             reserved: need,
             written: Bytes::ZERO,
             urgency,
@@ -190,7 +203,9 @@ impl DatasetCache {
             Step::Fetching {
                 reserved, written, ..
             }
-            | Step::Stopping { reserved, written } => reserved.saturating_sub(written),
+            | Step::Stopping {
+                reserved, written, ..
+            } => reserved.saturating_sub(written),
             _ => Bytes::ZERO,
         });
         let unwritten = unwritten.fold(Bytes::ZERO, Bytes::plus);

@@ -164,6 +164,8 @@ pub(super) enum Step {
     Waiting(SourceListing),
     /// The fetch ends.
     Fetching {
+        /// State of the source that it brings.
+        fingerprint: SourceFingerprint,
         /// Room kept for it.
         reserved: Bytes,
         /// Room taken by now.
@@ -173,6 +175,8 @@ pub(super) enum Step {
     },
     /// The fetch, which nobody waits for, has stopped.
     Stopping {
+        /// State of the source that it brought.
+        fingerprint: SourceFingerprint,
         /// Room kept for it.
         reserved: Bytes,
         /// Room taken by now.

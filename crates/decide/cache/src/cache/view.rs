@@ -107,6 +107,13 @@ impl DatasetCache {
         })
     }
 
+    /// Is that version being deleted?
+    #[must_use]
+    pub fn is_evicting(&self, version: VersionDigest) -> bool {
+        let known = self.versions.get(&version);
+        known.is_some_and(|known| matches!(known.state, VersionState::Evicting(_)))
+    }
+
     /// Is something being deleted?
     #[must_use]
     pub fn is_deleting(&self) -> bool {
@@ -135,7 +142,9 @@ impl DatasetCache {
                 Step::Fetching {
                     reserved, written, ..
                 }
-                | Step::Stopping { reserved, written },
+                | Step::Stopping {
+                    reserved, written, ..
+                },
             ) => (written, reserved),
             Some(Step::Waiting(listing)) => (set.part.bytes, listing.need),
             _ => (set.part.bytes, Bytes::ZERO),

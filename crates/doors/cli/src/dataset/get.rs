@@ -150,6 +150,8 @@ fn follow(
 
 /// A line that changes on a terminal; elsewhere a line now and then.
 struct Progress {
+    asked: Instant,
+    /// When bytes began to come.
     began: Instant,
     /// Bytes that were there at the first sight.
     before: Option<u64>,
@@ -157,12 +159,15 @@ struct Progress {
     is_terminal: bool,
 }
 
-/// Interval of lines where nothing can be written over.
+/// Time without a line, where nothing can be written over: most sets are here by then.
+const FIRST_LINE: Duration = Duration::from_secs(2);
+/// Interval of the lines after that.
 const LINES: Duration = Duration::from_secs(10);
 
 impl Progress {
     fn new() -> Progress {
         Progress {
+            asked: Instant::now(),
             began: Instant::now(),
             before: None,
             shown: None,
@@ -174,7 +179,10 @@ impl Progress {
         if row.state == "fetching" && self.before.is_none() {
             (self.before, self.began) = (Some(row.fetched_bytes), Instant::now());
         }
-        let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= LINES);
+        let is_due = match self.shown {
+            None => self.asked.elapsed() >= FIRST_LINE,
+            Some(shown) => shown.elapsed() >= LINES,
+        };
         if !self.is_terminal && !is_due {
             return;
         }

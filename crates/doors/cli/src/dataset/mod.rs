@@ -15,7 +15,7 @@ use crate::answer::{Answer, DONE, Format, NOT_DONE, document};
 pub(crate) use get::held;
 pub use serve::{ServeArgs, serve};
 #[cfg(test)]
-pub(crate) use show::tests::answers;
+pub(crate) use show::tests::{answers, answers_of_one};
 use start::{Store, last, unexpected};
 
 pub use start::StoreArgs;
@@ -156,7 +156,11 @@ fn list(args: &LsArgs) -> anyhow::Result<Answer> {
     let list = Store::of(&args.store)?.list()?;
     Ok(Answer {
         text: show::list(&list, args.output)?,
-        notes: show::note(&list).into_iter().collect(),
+        // Who may not mount knows that.
+        notes: show::note(&list)
+            .filter(|_| rustix::process::geteuid().is_root())
+            .into_iter()
+            .collect(),
         code: DONE,
     })
 }

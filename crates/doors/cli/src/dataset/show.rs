@@ -30,7 +30,7 @@ fn table(list: &DatasetList) -> String {
             "sizeBytes",
             "files",
             "jobs",
-            "usedMs",
+            "lastUsedMs",
             "source",
         ],
         &rows,
@@ -51,7 +51,7 @@ fn cells(set: &DatasetRow, now_ms: u64) -> Vec<String> {
         size(set.size_bytes),
         set.files.to_string(),
         set.jobs.to_string(),
-        set.used_ms
+        set.last_used_ms
             .map_or("-".to_owned(), |used| ago(now_ms.saturating_sub(used))),
         set.source.clone(),
     ]
@@ -147,7 +147,7 @@ pub(crate) mod tests {
             size_bytes: 130 << 30,
             jobs: 2,
             pinned: true,
-            used_ms: Some(0),
+            last_used_ms: Some(0),
             ..DatasetRow::default()
         };
         let coming = DatasetRow {
@@ -176,6 +176,12 @@ pub(crate) mod tests {
     pub(crate) fn answers() -> Vec<[String; 2]> {
         let forms = [Format::Table, Format::Json];
         vec![forms.map(|form| list(&example(), form).unwrap())]
+    }
+
+    /// JSON of one set. Its text for people is no table.
+    pub(crate) fn answers_of_one() -> Vec<[String; 2]> {
+        let one = document(&example().sets[0], false).unwrap();
+        vec![[String::new(), one]]
     }
 
     #[test]

@@ -89,6 +89,10 @@ impl Store {
     }
 
     pub(super) fn list(&self) -> anyhow::Result<DatasetList> {
+        // A look makes no store.
+        if !self.folder.join("state.json").exists() {
+            return Ok(DatasetList::default());
+        }
         match last(&mut self.ask(&DatasetRequest::List)?)? {
             DatasetReply::Sets(list) => Ok(list),
             other => Err(unexpected(&other)),

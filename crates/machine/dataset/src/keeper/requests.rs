@@ -69,7 +69,7 @@ impl Keeper {
         caller: &Caller,
         key: DatasetKey,
         source: Option<&str>,
-        (cached, wait): (bool, bool),
+        (mut cached, wait): (bool, bool),
         reply: &Sender<DatasetReply>,
     ) -> Result<(), DatasetReply> {
         check_dataset_name(&key.name).map_err(|reason| refused(reason, None))?;
@@ -86,9 +86,12 @@ impl Keeper {
                 ));
             }
             (Some(source), known) if known.as_deref() != Some(source) => {
+                self.refuse_another_source(&key)?;
                 // A wrong source is told before it takes the place of a right one.
                 open_source(source).map_err(|fault| refused(fault.text, None))?;
                 self.set_source(&key, source)?;
+                // The copy that is here is of the other source.
+                cached = false;
             }
             _ => {}
         }
@@ -117,6 +120,19 @@ impl Keeper {
             waits: wait,
         });
         Ok(())
+    }
+
+    /// A set that is on its way comes from one source.
+    fn refuse_another_source(&self, key: &DatasetKey) -> Result<(), DatasetReply> {
+        let view = self.cache.set(key);
+        match view.filter(|view| view.waiting > 0 || self.flights.contains_key(key)) {
+            None => Ok(()),
+            Some(_) => {
+                let reason = format!("{} is on its way from another source", key.name);
+                let hint = "wait for it, or give this one another name (`--name`)".to_owned();
+                Err(refused(reason, Some(hint)))
+            }
+        }
     }
 
     fn set_source(&mut self, key: &DatasetKey, source: &str) -> Result<(), DatasetReply> {
@@ -297,7 +313,7 @@ impl Keeper {
             row.needed_bytes = view.need.get();
             row.jobs = view.leases as u64;
             row.waiting = view.waiting as u64;
-            row.used_ms = view.used.map(Time::ms);
+            row.last_used_ms = view.used.map(Time::ms);
             row.reason = view.trouble;
         }
         let version = self

@@ -116,10 +116,7 @@ impl Keeper {
             .map(|flight| flight.plans)
             .unwrap_or_default();
         self.listed.remove(&set);
-        let made = match made {
-            Ok(made) => Ok(self.enter(&set, made, &plans)),
-            Err(fault) => Err(fault),
-        };
+        let made = made.and_then(|made| self.enter(&set, made, &plans));
         let parts = self
             .record
             .set_mut(&set)
@@ -135,8 +132,22 @@ impl Keeper {
     }
 
     /// Enters a version that was made into the record.
-    fn enter(&mut self, key: &DatasetKey, made: MadeVersion, plans: &[[u8; 32]]) -> Made {
+    ///
+    /// # Errors
+    /// It, or a pack of it, was deleted at the same time: another try makes it anew.
+    fn enter(
+        &mut self,
+        key: &DatasetKey,
+        made: MadeVersion,
+        plans: &[[u8; 32]],
+    ) -> Result<Made, SourceFault> {
         let MadeVersion { made, files } = made;
+        if self.cache.is_evicting(made.version) || self.store.claim(&made).is_err() {
+            return Err(SourceFault {
+                kind: FaultKind::Changed,
+                text: "the same content was deleted at the same time".to_owned(),
+            });
+        }
         let fingerprint = made.fingerprint.to_string();
         match self.record.version_mut(made.version) {
             Some(known) if known.fingerprints.contains(&fingerprint) => {}
@@ -161,15 +172,10 @@ impl Keeper {
         }
         self.save();
         self.store.forget_parts(plans);
-        if let Err(error) = self.store.drop_parts(&stale, &self.packs()) {
+        if let Err(error) = self.store.drop_parts(&stale) {
             tracing::warn!(%error, "unfinished parts are not deleted");
         }
-        made
-    }
-
-    /// Packs of versions that stay.
-    fn packs(&self) -> BTreeSet<PackId> {
-        self.cache.packs().collect()
+        Ok(made)
     }
 
     pub(super) fn begin_eviction(&mut self, version: VersionDigest) {
@@ -180,12 +186,10 @@ impl Keeper {
             set.version = set.version.take().filter(|known| *known != digest);
         }
         self.save();
-        let mut kept = self.packs();
-        let plans: Vec<[u8; 32]> = self.record.sets.iter().flat_map(SetRecord::plans).collect();
-        kept.extend(self.store.noted_packs(&plans));
+        *self.store.claims() = self.cache.packs().collect();
         let store = self.store.clone();
         self.spawn("delete a version", Input::Evicted(version), move || {
-            if let Err(error) = store.evict(version, &kept) {
+            if let Err(error) = store.evict(version) {
                 tracing::warn!(%version, %error, "a version is not deleted whole");
             }
             Input::Evicted(version)
@@ -198,13 +202,13 @@ impl Keeper {
             .set_mut(&set)
             .map(|set| set.plans())
             .unwrap_or_default();
-        let (store, kept) = (self.store.clone(), self.packs());
+        let store = self.store.clone();
         if let Some(record) = self.record.set_mut(&set) {
             record.parts.clear();
         }
         self.save();
         self.spawn("delete a part", Input::Dropped(set.clone()), move || {
-            if let Err(error) = store.drop_parts(&plans, &kept) {
+            if let Err(error) = store.drop_parts(&plans) {
                 tracing::warn!(%set, %error, "an unfinished part is not deleted whole");
             }
             Input::Dropped(set)

@@ -20,6 +20,7 @@ use sublet_cache::{FaultKind, SourceFault};
 use super::DataSource;
 use crate::crew::{Crew, STALL, StopFlag};
 use crate::tree::{EntryKind, FoundEntry, SourceTree, TreeEntry, show};
+use crate::words::system_text;
 
 /// Threads of a listing. A look waits for the server, not for a core.
 const WALKERS: usize = 64;
@@ -357,13 +358,6 @@ fn told(path: &[u8], error: &io::Error) -> SourceFault {
         kind,
         text: format!("cannot read {path}: {}", system_text(error)),
     }
-}
-
-/// The words of the system, without its number.
-fn system_text(error: &io::Error) -> String {
-    let text = error.to_string().to_lowercase();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_owned()
 }
 
 fn within(root: &Path, mut fault: SourceFault) -> SourceFault {

@@ -22,7 +22,7 @@ use crate::manifest::{FileContent, Manifest};
 use crate::sink::{PackSink, TreeSink, remove_tree};
 use crate::source::DataSource;
 use crate::tree::SourceTree;
-use crate::view::{ViewMode, make_image, room};
+use crate::view::{ViewMode, make_image, room, unmount_view};
 
 /// A source that was listed, and what a fetch of it does.
 #[derive(Debug)]
@@ -298,6 +298,8 @@ impl Store {
             own += room(make_image(&folder.join("image"), manifest)?);
         }
         sync_folder(&self.folder("sets"))?;
+        // One that is shown already may be of packs whose bytes were wrong.
+        unmount_view(&self.view(version))?;
         self.show(version, manifest)?;
         tracing::info!(%version, files = manifest.tree.files(), skipped = listed.tree.skipped, "made");
         Ok(own)

@@ -101,16 +101,15 @@ fn cases_15_and_27_a_new_version_reads_only_what_changed() {
             100_000
         );
         // The old one goes, and the new one keeps what both had.
-        place
-            .store
-            .evict(first, &second.packs.keys().copied().collect())
-            .unwrap();
+        place.store.claim(&second).unwrap();
+        place.store.evict(first).unwrap();
         assert!(!place.view(first).exists());
         assert_eq!(
             differences(&place.source(), &place.view(second.version)),
             Vec::<String>::new()
         );
-        place.store.evict(second.version, &BTreeSet::new()).unwrap();
+        place.store.claims().clear();
+        place.store.evict(second.version).unwrap();
         let left = fs::read_dir(place.store.packs()).unwrap().count();
         assert_eq!(left, 0);
     }

@@ -258,3 +258,23 @@ fn a_cache_that_starts_again_knows_its_leases() {
             .is_empty()
     );
 }
+
+#[test]
+fn two_sets_of_one_source_are_fetched_once() {
+    let mut script = Script::new(1000);
+    script.ask("r", "a");
+    script.ask("s", "b");
+    assert_eq!(script.listed("a", listing(1, 100)), [fetch("a", 100)]);
+    assert_eq!(script.listed("b", listing(1, 100)), []);
+    assert_eq!(
+        script.fetched("a", made(1, 100)),
+        [ready("r", 1), ready("s", 1)]
+    );
+    // If the first one fails, the second one is fetched.
+    script.ask("t", "c");
+    script.ask("u", "d");
+    script.listed("c", listing(2, 100));
+    script.listed("d", listing(2, 100));
+    let failed = script.failed("c", FaultKind::Lasting, 0);
+    assert_eq!(failed[1..], [fetch("d", 100)]);
+}
