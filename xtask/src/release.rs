@@ -213,7 +213,7 @@ fn portable(out: &Path) -> Result<()> {
     heading(&format!(
         "2/3 sublet around them, for glibc {FLOOR}, optimised (8 to 14 min cold)"
     ));
-    let carried = carried(&folder, "-9")?;
+    let carried = carried(&folder, Effort::Best)?;
     let mut build = linker::build()?;
     build.args(["--package", SUBLET, "--package", DATASET.1]);
     build.args(["--features", "sublet/carry"]);
@@ -245,7 +245,7 @@ fn quick(out: &Path) -> Result<()> {
         product().as_slice(),
     ]
     .concat();
-    let carried = carried(folder, "-1")?;
+    let carried = carried(folder, Effort::Little)?;
     let mut around = cargo(&carry)?;
     run_command(around.env(CARRY, carried).env(BUILD, version()?))?;
     put(&built, &out.join(SUBLET))?;
@@ -257,22 +257,41 @@ fn quick(out: &Path) -> Result<()> {
 
 /// Packs the libraries of a folder into one below it, as the one file carries them, and returns that.
 /// A file whose packed bytes stay the same is left alone, so that cargo does not build again.
-fn carried(folder: &Path, effort: &str) -> Result<PathBuf> {
+fn carried(folder: &Path, effort: Effort) -> Result<PathBuf> {
     let packed = folder.join("carried");
     fs::create_dir_all(&packed).with_context(|| format!("make {}", packed.display()))?;
     for name in CARRIED {
-        let mut gzip = Command::new("gzip");
-        gzip.args([effort, "--no-name", "--stdout"])
-            .arg(folder.join(name));
-        let output = gzip.output().context("run gzip")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "gzip: {errors}");
+        let from = folder.join(name);
+        let bytes = match effort {
+            Effort::Little => gzip(&from)?,
+            Effort::Best => zopfli(&from)?,
+        };
         let to = packed.join(format!("{name}.gz"));
-        if fs::read(&to).is_ok_and(|before| before == output.stdout) {
+        if fs::read(&to).is_ok_and(|before| before == bytes) {
             continue;
         }
-        fs::write(&to, output.stdout).with_context(|| format!("write {}", to.display()))?;
+        fs::write(&to, bytes).with_context(|| format!("write {}", to.display()))?;
     }
+    Ok(packed)
+}
+
+/// Packs a file in a moment.
+fn gzip(file: &Path) -> Result<Vec<u8>> {
+    let mut gzip = Command::new("gzip");
+    gzip.args(["-1", "--no-name", "--stdout"]).arg(file);
+    let output = gzip.output().context("run gzip")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "gzip: {errors}");
+    Ok(output.stdout)
+}
+
+/// Packs a file as small as that form allows, in some seconds for each megabyte.
+fn zopfli(file: &Path) -> Result<Vec<u8>> {
+    let failed = || format!("pack {}", file.display());
+    let from = fs::File::open(file).with_context(failed)?;
+    let mut packed = Vec::new();
+    let options = zopfli::Options::default();
+    zopfli::compress(options, zopfli::Format::Gzip, from, &mut packed).with_context(failed)?;
     Ok(packed)
 }
 

@@ -109,6 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let components = components(arguments.all)?;
         if filter.is_empty() {
             steps.push(order_of_published_runs()?);
+            steps.extend(weaknesses()?);
         }
         steps.extend(builds()?);
         if arguments.all && filter.is_empty() {
@@ -181,6 +182,26 @@ fn builds() -> Result<Vec<Step>> {
         Err(reason) => eprintln!("libraries for old containers will be skipped: {reason:#}"),
     }
     Ok(steps)
+}
+
+/// `cargo deny`, where it is installed: known weaknesses of packages of others, beside what a unit test
+/// checks anyway. To build it for the tests would take minutes.
+fn weaknesses() -> Result<Option<Step>> {
+    let mut look = cargo(&["deny", "--version"])?;
+    if !look.output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: known weaknesses of packages: `cargo install cargo-deny`, then again");
+        return Ok(None);
+    }
+    let fetched = cargo(&["deny", "fetch", "db"])?.output();
+    let all: &[&str] = match fetched.is_ok_and(|output| output.status.success()) {
+        true => &["deny", "check"],
+        false => {
+            eprintln!("skipped: known weaknesses of packages: their list cannot be fetched");
+            &["deny", "check", "bans", "licenses", "sources"]
+        }
+    };
+    let what = "packages of others (cargo deny)";
+    Ok(Some(step(what, "10 s", all)?))
 }
 
 /// The Go program that writes the order of arrival of published runs.

@@ -8,6 +8,7 @@ mod circles;
 mod comments;
 mod documents;
 mod names;
+mod packages;
 
 use std::collections::BTreeMap;
 use std::fs;

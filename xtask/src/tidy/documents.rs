@@ -211,7 +211,7 @@ fn each_row_of_the_map_leads_to_a_file() {
     );
     let n_words = architecture.split_whitespace().count();
     assert!(
-        n_words <= 3000,
+        n_words <= 3200,
         "ARCHITECTURE.md has {n_words} words; details belong into `lib.rs`"
     );
 }
