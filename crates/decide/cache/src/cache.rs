@@ -27,7 +27,7 @@ mod tests;
 mod view;
 
 pub use state::{CacheLimits, DatasetCache, KnownDataset, KnownVersion, Recovered};
-pub use view::{DatasetState, DatasetView, VersionView};
+pub use view::{DatasetState, DatasetView};
 
 /// A failure is shown for so long after the last try.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3600);
@@ -138,19 +138,6 @@ impl DatasetCache {
         self.make_room(now, out);
         self.forget_empty(now);
         actions
-    }
-
-    /// Time of the next event of time alone, if there is one.
-    #[must_use]
-    pub fn next_tick(&self) -> Option<Time> {
-        let rests = self
-            .sets
-            .values()
-            .filter_map(|set| match set.flight.as_ref()?.step {
-                Step::Resting { until } => Some(until),
-                _ => None,
-            });
-        rests.min()
     }
 
     fn asked(

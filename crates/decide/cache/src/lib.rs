@@ -15,7 +15,6 @@ mod key;
 
 pub use cache::{
     CacheLimits, DatasetCache, DatasetState, DatasetView, KnownDataset, KnownVersion, Recovered,
-    VersionView,
 };
 pub use event::{
     CacheAction, CacheAnswer, CacheEvent, DiskSpace, FaultKind, Freshness, Made, SourceFault,

@@ -1,7 +1,6 @@
 //! The commands' end of `serve.sock`. It blocks, and writes to no terminal.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,11 +79,5 @@ impl DatasetClient {
         }
         let reply = serde_json::from_slice(&line);
         reply.map_err(|error| DatasetClientError::Garbage(self.store.clone(), error))
-    }
-
-    /// The connection, which is the lease after `ready`.
-    #[must_use]
-    pub fn connection(&self) -> BorrowedFd<'_> {
-        self.reader.get_ref().as_fd()
     }
 }

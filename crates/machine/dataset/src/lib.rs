@@ -42,6 +42,5 @@ pub use client::{DatasetClient, DatasetClientError};
 pub use server::{DatasetError, DatasetServer, dataset_socket};
 pub use view::ViewMode;
 pub use wire::{
-    DATASET_LINE_MAX, DATASET_PROTOCOL, DatasetList, DatasetReply, DatasetRequest, DatasetRow,
-    DatasetStore, check_dataset_name,
+    DatasetList, DatasetReply, DatasetRequest, DatasetRow, DatasetStore, check_dataset_name,
 };

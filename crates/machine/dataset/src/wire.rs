@@ -4,11 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages. It rises when an old command could misunderstand a reply.
-pub const DATASET_PROTOCOL: u32 = 1;
-
 /// The longest line that either side takes, in bytes.
-pub const DATASET_LINE_MAX: usize = 1 << 20;
+pub(crate) const DATASET_LINE_MAX: usize = 1 << 20;
 
 /// The longest name of a set, in bytes.
 const NAME_MAX: usize = 63;

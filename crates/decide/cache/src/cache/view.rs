@@ -70,19 +70,6 @@ pub struct DatasetView {
     pub trouble: Option<String>,
 }
 
-/// A version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VersionView {
-    /// Its content.
-    pub version: VersionDigest,
-    /// Requests that have it.
-    pub leases: usize,
-    /// True if all its bytes are right, as far as is known.
-    pub is_ready: bool,
-    /// Time of its last use.
-    pub used: Time,
-}
-
 impl DatasetCache {
     /// Every set, by key.
     pub fn sets(&self) -> impl Iterator<Item = DatasetView> + '_ {
@@ -93,18 +80,6 @@ impl DatasetCache {
     #[must_use]
     pub fn set(&self, key: &DatasetKey) -> Option<DatasetView> {
         Some(self.view(key, self.sets.get(key)?))
-    }
-
-    /// Every version, by digest, except those that are being deleted.
-    pub fn versions(&self) -> impl Iterator<Item = VersionView> + '_ {
-        let there = self.versions.iter();
-        let there = there.filter(|(_, known)| !matches!(known.state, VersionState::Evicting(_)));
-        there.map(|(version, known)| VersionView {
-            version: *version,
-            leases: known.leases.len(),
-            is_ready: known.state == VersionState::Ready,
-            used: known.used,
-        })
     }
 
     /// Is that version being deleted?

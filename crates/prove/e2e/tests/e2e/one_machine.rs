@@ -4,6 +4,7 @@
 mod cards;
 mod clients;
 mod compute;
+mod datasets;
 mod looks;
 pub(crate) mod mps;
 mod remains;

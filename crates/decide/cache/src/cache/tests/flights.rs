@@ -108,7 +108,6 @@ fn a_failure_is_tried_again_and_then_told() {
     script.listed("a", listing(1, 100));
     assert_eq!(script.failed("a", FaultKind::Passing, 0), []);
     assert_eq!(script.state("a"), DatasetState::Resting);
-    assert!(script.cache.next_tick().is_some());
     script.now += 60_000;
     assert_eq!(
         script.apply(CacheEvent::Tick),
@@ -243,13 +242,7 @@ fn a_cache_that_starts_again_knows_its_leases() {
     };
     let mut cache = DatasetCache::new(CacheLimits::default(), found);
     assert_eq!(cache.set(&key("a")).unwrap().leases, 1);
-    assert_eq!(
-        cache
-            .versions()
-            .map(|known| known.leases)
-            .collect::<Vec<_>>(),
-        [1]
-    );
+    assert_eq!(cache.packs().count(), 1);
     let left = cache.apply(NOW, CacheEvent::Left(RequestId("job".to_owned())));
     assert_eq!(left.len(), 1);
     assert!(
