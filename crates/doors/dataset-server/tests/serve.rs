@@ -85,6 +85,8 @@ impl Stage {
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sublet-dataset"));
         command.arg("--store").arg(self.store()).args(&self.flags);
+        // This machine's disk may be as full as it is.
+        command.env("SUBLET_DATASET_MAX_DISK", "100");
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -410,4 +412,34 @@ fn a_set_on_its_way_comes_from_one_source() {
         DatasetReply::Ready { path, .. } => assert_eq!(files(Path::new(&path)), files(&other)),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_store_of_mounts_is_not_served_as_files_and_a_cut_pack_costs_its_set_alone() {
+    let mut stage = Stage::new(&[]);
+    stage.fill(9, 5, 100_000);
+    stage.start();
+    let (path, lease) = stage.ready();
+    drop(lease);
+    stage.end(Signal::TERM);
+    let packs: Vec<PathBuf> = fs::read_dir(stage.store().join("packs"))
+        .unwrap()
+        .map(|pack| pack.unwrap().path())
+        .collect();
+    let [pack] = packs.as_slice() else {
+        println!("skipped: nothing can be mounted here");
+        return;
+    };
+    let said = stage.command().args(["--view", "files"]).output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("can be shown as files only"), "{text}");
+    assert!(pack.exists() && path.exists());
+    fs::set_permissions(pack, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(pack).unwrap();
+    file.set_len(10_000).unwrap();
+    stage.start();
+    assert_eq!(stage.row().state, "absent");
+    let (path, _lease) = stage.ready();
+    assert_eq!(files(&path), files(&stage.source()));
 }

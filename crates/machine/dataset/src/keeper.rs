@@ -118,20 +118,12 @@ impl Keeper {
         settings: &KeeperSettings,
     ) -> Result<(Keeper, Receiver<Input>), RecordError> {
         let mut record = StoreRecord::load(&store.record_file())?;
+        refuse_another_view(&store, &record)?;
         let mut found = Recovered {
             disk: store.disk(),
             ..Recovered::default()
         };
-        record.versions.retain(|version| match recover(&store, version) {
-            Ok(known) => {
-                found.versions.push(known);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(version = version.digest, %error, "a version is not whole, and goes");
-                false
-            }
-        });
+        find_versions(&store, &mut record, &mut found)?;
         let versions: BTreeSet<_> = found.versions.iter().map(|known| known.version).collect();
         let is_there =
             |text: &String| VersionDigest::read(text).is_some_and(|v| versions.contains(&v));
@@ -392,26 +384,72 @@ impl SetRecord {
     }
 }
 
+/// Shows the versions of the record that are whole, and forgets the others.
+///
+/// # Errors
+/// One may be whole and cannot be shown: nothing is deleted then.
+fn find_versions(
+    store: &Store,
+    record: &mut StoreRecord,
+    found: &mut Recovered,
+) -> Result<(), RecordError> {
+    let mut whole = Vec::new();
+    for version in std::mem::take(&mut record.versions) {
+        match recover(store, &version) {
+            Ok(known) => {
+                found.versions.push(known);
+                whole.push(version);
+            }
+            Err(error) if is_loss(&error) => {
+                tracing::warn!(version = version.digest, %error, "a version is not whole, and goes");
+            }
+            // It may be whole all the same: nothing is deleted.
+            Err(error) => return Err(error.into()),
+        }
+    }
+    record.versions = whole;
+    Ok(())
+}
+
+/// Refuses a store whose sets cannot be shown in the way in which they are stored.
+fn refuse_another_view(store: &Store, record: &StoreRecord) -> Result<(), RecordError> {
+    let is_packed = store.mode.is_packed();
+    let mut stored = record.versions.iter().map(|version| version.view);
+    match stored.find(|view| view.is_packed() != is_packed) {
+        None => Ok(()),
+        Some(stored) => Err(RecordError::View {
+            stored: stored.name(),
+            now: store.mode.name(),
+            reason: match &store.mode_reason {
+                Some(reason) => reason.clone(),
+                None => "another store, or no `--view`, is for them".to_owned(),
+            },
+        }),
+    }
+}
+
 /// A version of the record, if all of it is there.
 fn recover(store: &Store, record: &VersionRecord) -> io::Result<KnownVersion> {
-    let wrong = || io::Error::other("its record is damaged");
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "its record is damaged");
     let version = VersionDigest::read(&record.digest).ok_or_else(wrong)?;
     let fingerprints = record
         .fingerprints
         .iter()
         .map(|text| SourceFingerprint::read(text));
     let fingerprints: Option<BTreeSet<_>> = fingerprints.collect();
-    if record.view.is_packed() != store.mode.is_packed() {
-        return Err(io::Error::other(format!(
-            "it was stored as {}",
-            record.view.name()
-        )));
-    }
     Ok(KnownVersion {
         fingerprints: fingerprints.ok_or_else(wrong)?,
         used: Time::from_ms(record.used_ms),
         ..store.recover(version, Bytes::new(record.own_bytes))?
     })
+}
+
+/// Does an error say that a part of a version is gone, or not what was written?
+fn is_loss(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
 }
 
 fn readers(urgency: Urgency) -> usize {

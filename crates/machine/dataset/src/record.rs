@@ -98,6 +98,12 @@ pub(crate) enum RecordError {
     Newer(u32),
     #[error("it names a set without an owner, or a digest that is none")]
     Name,
+    #[error("its data sets are stored as {stored}, and can be shown as {now} only: {reason}")]
+    View {
+        stored: &'static str,
+        now: &'static str,
+        reason: String,
+    },
 }
 
 impl Default for StoreRecord {

@@ -104,10 +104,15 @@ impl Store {
     /// Room on the store's disk.
     pub(crate) fn disk(&self) -> DiskSpace {
         match rustix::fs::statvfs(&self.root) {
-            Ok(about) => DiskSpace {
-                capacity: Bytes::new(about.f_blocks.saturating_mul(about.f_frsize)),
-                free: Bytes::new(about.f_bavail.saturating_mul(about.f_frsize)),
-            },
+            Ok(about) => {
+                // As `df` counts: what only root may use is no part of it.
+                let used = about.f_blocks.saturating_sub(about.f_bfree);
+                let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(about.f_frsize));
+                DiskSpace {
+                    capacity: bytes(used.saturating_add(about.f_bavail)),
+                    free: bytes(about.f_bavail),
+                }
+            }
             Err(_) => DiskSpace::default(),
         }
     }
@@ -178,7 +183,8 @@ impl Store {
             for pack in &manifest.packs {
                 let length = fs::metadata(pack_file(&self.folder("packs"), pack.id))?.len();
                 if length != pack.room {
-                    return Err(io::Error::other(format!("the pack {} is cut off", pack.id)));
+                    let text = format!("the pack {} is cut off", pack.id);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
             }
             self.show(version, &manifest)?;

@@ -29,10 +29,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     store: StoreArgs,
     /// The most that the store may take, such as 500GiB; else the disk is the limit
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", env = "SUBLET_DATASET_MAX_SIZE", value_parser = size)]
     max_size: Option<Bytes>,
     /// Use of the disk, by anybody, above which nothing is fetched, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 85,
+    #[arg(long, value_name = "PERCENT", env = "SUBLET_DATASET_MAX_DISK", default_value_t = 85,
           value_parser = clap::value_parser!(u16).range(1..=100))]
     max_disk: u16,
     /// The most data sets that are fetched at a time

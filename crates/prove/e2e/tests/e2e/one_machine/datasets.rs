@@ -76,15 +76,21 @@ impl Stage {
         numbers.into_iter().find(serves).and_then(Pid::from_raw)
     }
 
+    /// Names the store. This machine's disk may be as full as it is.
+    fn tell(&self, command: &mut Command) {
+        command.env("SUBLET_DATASET_STORE", self.store());
+        command.env("SUBLET_DATASET_MAX_DISK", "100");
+    }
+
     fn dataset(&self, words: &str) -> Command {
         let mut command = self.machine.sublet(&format!("dataset {words}"));
-        command.env("SUBLET_DATASET_STORE", self.store());
+        self.tell(&mut command);
         command
     }
 
     fn job(&self, flags: &str, script: &str) -> Command {
         let mut command = self.machine.run(&format!("--memory 1GiB {flags}"));
-        command.env("SUBLET_DATASET_STORE", self.store());
+        self.tell(&mut command);
         command.args(["sh", "-c", script]);
         command
     }
