@@ -7,11 +7,13 @@
 //! # Modules
 //! Suggested reading order: `key` (names and numbers), `event` (the messages), `cache` (the state
 //! machine), with `cache/flight` (one set on its way into the store), `cache/room` (space on the
-//! disk, and victims) and `cache/view` (what others see).
+//! disk, and victims) and `cache/view` (what others see); `readers` (how fetches
+//! at once share the threads that read).
 
 mod cache;
 mod event;
 mod key;
+mod readers;
 
 pub use cache::{
     CacheLimits, DatasetCache, DatasetState, DatasetView, KnownDataset, KnownVersion, Recovered,
@@ -21,3 +23,4 @@ pub use event::{
     SourceListing, Urgency,
 };
 pub use key::{DatasetKey, DatasetOwner, PackId, RequestId, SourceFingerprint, VersionDigest};
+pub use readers::share_readers;

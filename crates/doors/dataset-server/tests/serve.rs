@@ -220,9 +220,9 @@ fn case_10_killed_at_any_moment_it_ends_whole() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut stage = Stage::new(flags);
         let mut killed = 0;
-        for round in 0..4 {
+        for round in 0..3 {
             // Each round the source is another one, so versions come and go too.
-            stage.fill(round, 60, 3_000_000);
+            stage.fill(round, 60, 2_000_000);
             for _ in 0..8 {
                 stage.start();
                 let _client = stage.get();
@@ -267,10 +267,10 @@ fn case_11_whoever_reads_notices_nothing_of_a_kill() {
 #[test]
 fn a_fetch_that_is_ended_in_order_goes_on() {
     let mut stage = Stage::new(&[]);
-    stage.fill(3, 12, 60 << 20);
+    stage.fill(3, 12, 24 << 20);
     stage.start();
     let client = stage.get();
-    std::thread::sleep(Duration::from_millis(150));
+    std::thread::sleep(Duration::from_millis(60));
     drop(client);
     let said = stage.end(Signal::TERM).unwrap();
     assert_eq!(
@@ -377,7 +377,7 @@ fn what_cannot_fit_is_refused_with_both_amounts() {
 #[test]
 fn a_set_on_its_way_comes_from_one_source() {
     let mut stage = Stage::new(&["--view", "files"]);
-    stage.fill(8, 60, 16 << 20);
+    stage.fill(8, 60, 8 << 20);
     stage.start();
     let mut first = stage.get();
     // It has been heard, and takes a while.

@@ -23,7 +23,7 @@ use crate::words::system_text;
 const READERS: usize = 16;
 const READERS_MAX: usize = 256;
 /// Bytes that were read, or are being read, and are not written yet.
-const BUFFERED: u64 = 256 << 20;
+const BUFFERED: u64 = 128 << 20;
 /// Interval of the looks at how fast it goes.
 const LOOK: Duration = Duration::from_millis(250);
 /// A file counts as so many bytes where speed is compared: small ones cost by number.

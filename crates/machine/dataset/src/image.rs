@@ -32,6 +32,8 @@ const INODE: u64 = 64;
 const PLAIN: u16 = 0;
 const INLINE: u16 = 2;
 const CHUNKS: u16 = 4;
+/// The largest chunk, in blocks to a power of two.
+const CHUNK_BITS_MAX: u32 = 31;
 /// Chunks have indices of eight bytes; the rest of the format is the size of a chunk.
 const INDICES: u32 = 0x20;
 
@@ -68,10 +70,13 @@ pub(crate) fn write_image(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let plan = ImagePlan::new(manifest);
-    if u16::try_from(manifest.packs.len()).is_err() || u32::try_from(plan.end).is_err() {
-        return Err(io::Error::other(
-            "an image has 65535 packs and 16 TiB at most",
-        ));
+    let mut entries = manifest.tree.entries().iter();
+    let is_too_much = u16::try_from(manifest.packs.len()).is_err()
+        || u32::try_from(plan.end).is_err()
+        || entries.any(|entry| chunk_bits(entry.size) > CHUNK_BITS_MAX);
+    if is_too_much {
+        let text = "an image has at most 65535 packs, 16 TiB of tables, and files of 8 TiB";
+        return Err(io::Error::other(text));
     }
     let mut out = Counted { out, written: 0 };
     plan.write_head(&mut out)?;

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,9 +24,6 @@ use crate::wire::{DatasetReply, DatasetRequest};
 mod requests;
 mod work;
 
-/// Readers of a fetch that somebody waits for, and of one that nobody does yet.
-const READERS: usize = 256;
-const READERS_AHEAD: usize = 8;
 /// Interval of the looks at holders of leases, and at the disk.
 const SWEEP: Duration = Duration::from_secs(10);
 /// Interval of the progress that waiting clients hear of.
@@ -71,6 +67,8 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 struct Flight {
     order: FetchOrder,
+    /// How soon it is needed.
+    urgency: Urgency,
     plans: Vec<[u8; 32]>,
 }
 
@@ -273,12 +271,10 @@ impl Keeper {
             CacheAction::List(set) => self.begin_listing(set),
             CacheAction::Fetch { set, room, urgency } => self.begin_fetch(set, room, urgency),
             CacheAction::Hasten { set, urgency } => {
-                if let Some(flight) = self.flights.get(&set) {
-                    flight
-                        .order
-                        .readers
-                        .store(readers(urgency), Ordering::Relaxed);
+                if let Some(flight) = self.flights.get_mut(&set) {
+                    flight.urgency = urgency;
                 }
+                self.share_readers();
             }
             CacheAction::Stop(set) => {
                 if let Some(flight) = self.flights.get(&set) {
@@ -450,13 +446,6 @@ fn is_loss(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
     )
-}
-
-fn readers(urgency: Urgency) -> usize {
-    match urgency {
-        Urgency::Now => READERS,
-        Urgency::Ahead => READERS_AHEAD,
-    }
 }
 
 fn request_of(connection: u64) -> RequestId {

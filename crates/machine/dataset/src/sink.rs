@@ -416,11 +416,16 @@ pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
 
 fn make_folders(root: &Path, tree: &SourceTree) -> io::Result<()> {
     fs::create_dir_all(root)?;
+    fs::set_permissions(root, Permissions::from_mode(0o700))?;
     for entry in tree.entries() {
         if entry.kind == EntryKind::Directory {
-            match fs::create_dir(at(root, tree.path(entry))) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+            let folder = at(root, tree.path(entry));
+            match fs::create_dir(&folder) {
+                // It may have been closed to writers when this was stopped.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+                }
+                made => made?,
             }
         }
     }

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use sublet_cache::{
     CacheEvent, DatasetKey, FaultKind, Made, PackId, SourceFault, Urgency, VersionDigest,
+    share_readers,
 };
 use sublet_model::Bytes;
 
-use super::{Flight, Input, Keeper, PROGRESS, broken, now, readers};
+use super::{Flight, Input, Keeper, PROGRESS, broken, now};
 use crate::crew::StopFlag;
 use crate::record::{SetRecord, VersionRecord};
 use crate::source::open::open_source;
@@ -68,15 +69,17 @@ impl Keeper {
         let plans = self.store.plans(&listed);
         let order = FetchOrder {
             room,
-            readers: Arc::new(AtomicUsize::new(readers(urgency))),
+            readers: Arc::new(AtomicUsize::new(1)),
             stop: StopFlag::default(),
         };
         self.note_parts(&set, &plans);
         let flight = Flight {
             order: order.clone(),
             plans,
+            urgency,
         };
         self.flights.insert(set.clone(), flight);
+        self.share_readers();
         let (store, inputs) = (self.store.clone(), self.inputs.clone());
         let failed = Input::Fetched(set.clone(), Box::new(Err(broken("a fetch"))));
         self.spawn("fetch a data set", failed, move || {
@@ -90,6 +93,14 @@ impl Keeper {
             let made = store.make(&listed, &order, came);
             Input::Fetched(set.clone(), Box::new(made))
         });
+    }
+
+    /// Says to each fetch how many readers it may have now.
+    pub(super) fn share_readers(&self) {
+        let urgencies: Vec<Urgency> = self.flights.values().map(|one| one.urgency).collect();
+        for (flight, readers) in self.flights.values().zip(share_readers(&urgencies)) {
+            flight.order.readers.store(readers, Ordering::Relaxed);
+        }
     }
 
     /// Notes what a fetch begins, beside what was begun before and is not deleted yet.
@@ -115,6 +126,7 @@ impl Keeper {
             .remove(&set)
             .map(|flight| flight.plans)
             .unwrap_or_default();
+        self.share_readers();
         self.listed.remove(&set);
         let made = made.and_then(|made| self.enter(&set, made, &plans));
         let parts = self

@@ -32,8 +32,6 @@ const PORTION: usize = 128;
 pub(crate) struct PosixSource {
     path: PathBuf,
     root: Arc<OwnedFd>,
-    /// Device and inode of the folder.
-    identity: (u64, u64),
 }
 
 impl PosixSource {
@@ -51,9 +49,7 @@ impl PosixSource {
         let shown = path.as_os_str().as_bytes();
         let root = rustix::fs::open(&path, flags, Mode::empty());
         let root = root.map_err(|error| told(shown, &error.into()))?;
-        let about = rustix::fs::fstat(&root).map_err(|error| told(shown, &error.into()))?;
         Ok(PosixSource {
-            identity: (about.st_dev, about.st_ino),
             root: Arc::new(root),
             path,
         })
@@ -61,12 +57,9 @@ impl PosixSource {
 }
 
 impl DataSource for PosixSource {
+    /// Not the device: a network file system has another number after each mount.
     fn name(&self) -> String {
-        let (device, inode) = self.identity;
-        format!(
-            "posix {} {device:x}:{inode:x}",
-            show(self.path.as_os_str().as_bytes())
-        )
+        format!("posix {}", show(self.path.as_os_str().as_bytes()))
     }
 
     fn list(&self, stop: &StopFlag) -> Result<SourceTree, SourceFault> {
