@@ -52,29 +52,27 @@ fn sum(crowd: &Ended) -> Result<Vec<f64>> {
     Ok(sum)
 }
 
-/// Two stories at once: what each thread may queue of its own adds up to nothing, and a thread that
-/// launches for the first time has no more than others.
+/// What each thread may queue of its own adds up to nothing, and a thread that launches for the first
+/// time has no more than others. One story after the other: a thread for each launch takes most of a
+/// core.
 #[test]
 fn many_threads_that_never_wait_have_the_share_of_one() -> Result<()> {
-    one_of_three(|| {
-        let (Some(many), Some(fresh)) = (Machine::new(ONE)?, Machine::new(ONE)?) else {
-            return Ok(());
-        };
-        let window = Window::soon(8);
-        let mut stories = Vec::new();
-        let never = "--microseconds 2000 --kernels 1 --never-wait";
-        for (machine, threads) in [(&many, "--threads 32"), (&fresh, "--fresh-threads")] {
+    let never = "--microseconds 2000 --kernels 1 --never-wait";
+    for threads in ["--threads 32", "--fresh-threads"] {
+        one_of_three(|| {
+            let Some(machine) = Machine::new(ONE)? else {
+                return Ok(());
+            };
+            let window = Window::soon(8);
             let kernels = format!("{never} {threads}");
-            let crowd = window.start(machine, "--name crowd --compute 25%", &kernels)?;
-            let one = window.start(machine, "--name one --compute 75%", "")?;
-            stories.push((threads, crowd, one));
-        }
-        for (threads, crowd, one) in stories {
+            let crowd = window.start(&machine, "--name crowd --compute 25%", &kernels)?;
+            let one = window.start(&machine, "--name one --compute 75%", "")?;
             let one = by_second(&one.end()?.report()?)?;
             println!("beside {threads}: {one:?}");
             has_its_share(&one[1..], 75.0, 3.0)?;
             crowd.end()?.report()?;
-        }
-        Ok(())
-    })
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
