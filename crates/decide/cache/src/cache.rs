@@ -125,9 +125,8 @@ impl DatasetCache {
             CacheEvent::Damaged(version) => self.damaged(version, out),
             CacheEvent::Repaired(version, is_whole) => self.repaired(now, version, is_whole, out),
             CacheEvent::Pinned(set, pinned) => {
-                if let Some(set) = self.sets.get_mut(&set) {
-                    set.is_pinned = pinned;
-                }
+                // Also one that is not here: it stays from when it comes.
+                self.sets.entry(set).or_default().is_pinned = pinned;
             }
             CacheEvent::Unwanted(set) => self.unwanted(&set, out),
             CacheEvent::Space(disk) => self.disk = disk,

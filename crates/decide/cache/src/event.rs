@@ -16,7 +16,7 @@ pub enum CacheEvent {
         request: RequestId,
         /// The set.
         set: DatasetKey,
-        /// How soon it is needed.
+        /// Urgency: how soon it is needed.
         urgency: Urgency,
         /// May a version be given without a look at the source?
         freshness: Freshness,
@@ -167,14 +167,14 @@ pub enum CacheAction {
         set: DatasetKey,
         /// Room that is kept for it. A fetch that needs more ends as [`FaultKind::Changed`].
         room: Bytes,
-        /// How soon it is needed: what nobody waits for yet disturbs nobody.
+        /// Urgency: how soon it is needed: what nobody waits for yet disturbs nobody.
         urgency: Urgency,
     },
     /// A fetch under way is needed sooner or later than was said.
     Hasten {
         /// The set.
         set: DatasetKey,
-        /// How soon it is needed now.
+        /// Urgency: how soon it is needed now.
         urgency: Urgency,
     },
     /// Stop a fetch and keep what it has; answered by [`CacheEvent::Fetched`].

@@ -443,3 +443,34 @@ fn a_store_of_mounts_is_not_served_as_files_and_a_cut_pack_costs_its_set_alone()
     let (path, _lease) = stage.ready();
     assert_eq!(files(&path), files(&stage.source()));
 }
+
+#[test]
+fn a_version_with_wrong_bytes_is_given_to_nobody_by_a_later_process_either() {
+    let mut stage = Stage::new(&["--view", "files"]);
+    stage.fill(10, 5, 10_000);
+    stage.start();
+    let (path, _lease) = stage.ready();
+    let (file, _) = files(&path).into_iter().next().unwrap();
+    let spoilt = path.join(&file);
+    fs::set_permissions(&spoilt, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&spoilt, b"wrong").unwrap();
+    // The source has other bytes now, so it cannot be repaired.
+    stage.fill(11, 5, 10_000);
+    let verify = DatasetRequest::Verify {
+        name: "set".to_owned(),
+    };
+    match last(&mut stage.ask(&verify)) {
+        DatasetReply::Verified { damaged, .. } => assert_eq!(damaged.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    let began = Instant::now();
+    while stage.row().version.is_some() {
+        assert!(began.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    stage.end(Signal::KILL);
+    stage.start();
+    assert_eq!(stage.row().version, None);
+    let (path, _lease) = stage.ready();
+    assert_eq!(files(&path), files(&stage.source()));
+}

@@ -165,7 +165,7 @@ impl Window {
         }
     }
 
-    /// Where the first file of a group begins, if some of its pieces are there.
+    /// Offset in the first file of a group at which it begins, if some of its pieces are there.
     fn first_offset(&self, group: usize) -> u64 {
         let group = self.groups.get(group).filter(|group| group.files_done == 0);
         group.map_or(0, |group| group.pieces_done.len() as u64 * PIECE)

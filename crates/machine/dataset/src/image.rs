@@ -37,7 +37,7 @@ const CHUNK_BITS_MAX: u32 = 31;
 /// Chunks have indices of eight bytes; the rest of the format is the size of a chunk.
 const INDICES: u32 = 0x20;
 
-/// Where an image puts things, worked out before the first byte.
+/// Places of things in an image, worked out before the first byte.
 struct ImagePlan<'a> {
     manifest: &'a Manifest,
     /// Children of each directory, the root last, as entries.

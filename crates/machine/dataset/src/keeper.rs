@@ -67,7 +67,7 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 struct Flight {
     order: FetchOrder,
-    /// How soon it is needed.
+    /// Urgency: how soon it is needed.
     urgency: Urgency,
     plans: Vec<[u8; 32]>,
 }
@@ -176,7 +176,7 @@ impl Keeper {
         Ok((keeper, heard))
     }
 
-    /// Where others send inputs.
+    /// Sender for inputs of others.
     pub(crate) fn inputs(&self) -> Sender<Input> {
         self.inputs.clone()
     }
@@ -243,6 +243,9 @@ impl Keeper {
                 self.event(CacheEvent::Dropped { set, disk });
             }
             Input::Repaired(version, is_whole) => {
+                if !is_whole {
+                    self.disown(version);
+                }
                 self.event(CacheEvent::Repaired(version, is_whole));
             }
             Input::Verified {

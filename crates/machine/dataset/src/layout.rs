@@ -24,7 +24,7 @@ pub(crate) enum Place {
     Nowhere,
     /// In a pack that is made: its number, and the offset there.
     New { pack: u32, offset: u64 },
-    /// Where the present version has the same bytes: the number of its file.
+    /// In the present version, which has the same bytes: the number of its file.
     Kept { file: u32 },
 }
 

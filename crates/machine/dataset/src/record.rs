@@ -33,7 +33,7 @@ pub(crate) struct StoreRecord {
 pub(crate) struct SetRecord {
     #[serde(flatten)]
     pub(crate) key: KeyRecord,
-    /// Where it comes from.
+    /// Its source.
     pub(crate) source: String,
     /// Its version.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -96,7 +96,7 @@ impl Store {
         }
     }
 
-    /// Where programs read a version.
+    /// Folder in which programs read a version.
     pub(crate) fn view(&self, version: VersionDigest) -> PathBuf {
         view_folder(&self.folder("views"), version)
     }

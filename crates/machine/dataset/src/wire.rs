@@ -19,7 +19,7 @@ pub enum DatasetRequest {
     Get {
         /// Its name.
         name: String,
-        /// Where it comes from; a set that is known has one already.
+        /// Its source; a set that is known has one already.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<String>,
         /// Take the version that is there, without a look at the source.
@@ -84,7 +84,7 @@ pub enum DatasetReply {
     Refused {
         /// Why, for people.
         reason: String,
-        /// What to do, if there is something.
+        /// Advice, if there is something.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hint: Option<String>,
     },
@@ -106,7 +106,7 @@ pub struct DatasetList {
 pub struct DatasetStore {
     /// Its folder.
     pub path: String,
-    /// How sets are shown: `direct`, `buffered` or `files`.
+    /// View of the sets: `direct`, `buffered` or `files`.
     pub view: String,
     /// Why they are not shown in a better way.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +125,7 @@ pub struct DatasetRow {
     pub name: String,
     /// `absent`, `listing`, `waiting`, `fetching`, `resting`, `repairing`, `ready` or `failed`.
     pub state: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: String,
     /// Digest of its version.
     #[serde(skip_serializing_if = "Option::is_none")]

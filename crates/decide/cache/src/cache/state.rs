@@ -1,4 +1,4 @@
-//! What a cache knows: its versions, sets, flights and requests. No logic.
+//! Knowledge of a cache: its versions, sets, flights and requests. No logic.
 
 use std::collections::{BTreeMap, BTreeSet};
 

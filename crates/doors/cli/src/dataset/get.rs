@@ -9,6 +9,7 @@ use sublet_dataset::{DatasetClient, DatasetReply, DatasetRequest, DatasetRow, ch
 use super::show;
 use super::start::{Store, StoreArgs, unexpected};
 use crate::answer::{Advised, Answer, DONE, Format, document};
+use crate::jobs::duration;
 
 /// Arguments of `sublet dataset get`.
 #[derive(Debug, clap::Args)]
@@ -203,7 +204,7 @@ impl Progress {
     }
 }
 
-/// How far a set is: what came, how fast, and the time that is left.
+/// Progress of a set: what came, how fast, and the time that is left.
 fn progress_text(row: &DatasetRow, before: u64, elapsed: Duration) -> String {
     let name = &row.name;
     match row.state.as_str() {
@@ -220,7 +221,7 @@ fn progress_text(row: &DatasetRow, before: u64, elapsed: Duration) -> String {
                 true => format!(
                     "{name}: {sizes}, {}/s, {} left",
                     show::size(rate as u64),
-                    time(left)
+                    duration((left * 1_000.0) as u64)
                 ),
                 false => format!("{name}: {sizes}"),
             }
@@ -233,14 +234,6 @@ fn progress_text(row: &DatasetRow, before: u64, elapsed: Duration) -> String {
         }
         "repairing" => format!("{name}: wrong bytes are replaced"),
         state => format!("{name}: {state}"),
-    }
-}
-
-fn time(seconds: f64) -> String {
-    match seconds as u64 {
-        s @ 0..=99 => format!("{s} s"),
-        s @ 100..=5_999 => format!("{} min", s / 60),
-        s => format!("{} h", s / 3_600),
     }
 }
 

@@ -39,7 +39,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 4,
           value_parser = clap::value_parser!(u16).range(1..=64))]
     fetches: u16,
-    /// How programs see a data set: as the best that this machine can, or as plain files
+    /// View that programs have of a data set: as the best that this machine can, or as plain files
     #[arg(long, value_enum, default_value_t)]
     view: View,
     /// Exit when nobody has needed it for this long; 60 if no number is given

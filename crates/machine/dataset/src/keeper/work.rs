@@ -190,13 +190,28 @@ impl Keeper {
         Ok(made)
     }
 
+    /// Takes a version with wrong bytes from its sets in the record: a later process gives it to nobody.
+    pub(super) fn disown(&mut self, version: VersionDigest) {
+        if let Some(known) = self.record.version_mut(version) {
+            known.fingerprints.clear();
+        }
+        self.unlink(version);
+        self.save();
+    }
+
+    /// No set of the record has that version.
+    fn unlink(&mut self, version: VersionDigest) {
+        let digest = version.to_string();
+        for set in &mut self.record.sets {
+            set.version = set.version.take().filter(|known| *known != digest);
+        }
+    }
+
     pub(super) fn begin_eviction(&mut self, version: VersionDigest) {
         // First the record: what it does not name is swept away after a crash.
         let digest = version.to_string();
         self.record.versions.retain(|known| known.digest != digest);
-        for set in &mut self.record.sets {
-            set.version = set.version.take().filter(|known| *known != digest);
-        }
+        self.unlink(version);
         self.save();
         *self.store.claims() = self.cache.packs().collect();
         let store = self.store.clone();

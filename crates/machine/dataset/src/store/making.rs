@@ -35,7 +35,7 @@ pub(crate) struct Listed {
     pub(crate) listing: SourceListing,
 }
 
-/// How a fetch is carried out.
+/// Terms of a fetch.
 #[derive(Debug, Clone)]
 pub(crate) struct FetchOrder {
     /// Room that is kept for it.

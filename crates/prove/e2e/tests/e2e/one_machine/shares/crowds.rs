@@ -52,7 +52,7 @@ fn sum(crowd: &Ended) -> Result<Vec<f64>> {
     Ok(sum)
 }
 
-/// What each thread may queue of its own adds up to nothing, and a thread that launches for the first
+/// Work that each thread may queue of its own adds up to nothing, and a thread that launches for the first
 /// time has no more than others. One story after the other: a thread for each launch takes most of a
 /// core.
 #[test]
